@@ -12,11 +12,12 @@ import jax.numpy as jnp
 from jax import Array
 
 from foedus.algorithms.localsgd import minibatch
+from foedus.base.errors import FoedusError
 from foedus.base.pytrees import PyTree, state
 from foedus.base.settings import setting, settings
 from foedus.problem.problem import Problem
 from foedus.problem.terms import Data, Terms
-from foedus.protocol.algorithm import Algorithm, Each, Fit, Kind, Present
+from foedus.protocol.algorithm import Algorithm, Each, Fit, Kind, Present, name_of
 
 
 @state
@@ -93,6 +94,8 @@ class DRFA(Algorithm):
     )
 
     def fit(self, problem: Problem) -> Fit:
+        if problem.terms.weights is not None:
+            raise FoedusError(f"{name_of(self)} finds the clients' weights itself; leave weights= of the problem out.")
         return replace(super().fit(problem), max_rounds=2000)
 
     @property

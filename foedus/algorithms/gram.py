@@ -28,7 +28,8 @@ def form_of(terms: Terms, data: Data) -> str:
 def _scale(terms: Terms, data: Data, m: int) -> tuple[Array, Array]:
     """The scales a of the rows and the shift s with H_i/m = RᵀR + s·I and R = diag(a)·X."""
     assert terms.loss is not None and terms.loss.curvature is not None
-    shift = jnp.zeros(()) if terms.penalty is None else terms.penalty.curvature(data.count) / m
+    penalty = terms.penalty_of(data)
+    shift = jnp.zeros(()) if penalty is None else penalty.curvature / m
     return jnp.sqrt(terms.share(data) * (terms.loss.curvature / m)), shift
 
 

@@ -105,9 +105,9 @@ def evaluate(party: Party, w: Array, data: Data | None) -> tuple[Shares, SecondD
             z = x @ w
             f, g = jnp.dot(share, terms.loss.value(z, y)), (share * terms.loss.slope(z, y)) @ x
             grams.append((None, share, terms.loss.bend(z, y)))
-            if terms.penalty is not None:
-                f, g = f + terms.penalty.value(w, data.count) / n, g + terms.penalty.gradient(w, data.count) / n
-                curve = terms.penalty.bend(w, data.count) / n
+            if (penalty := terms.penalty_of(data)) is not None:
+                f, g = f + penalty.value(w) / n, g + penalty.gradient(w) / n
+                curve = penalty.bend(w) / n
                 others.append(PlainHessian(None, lambda v: curve))
         else:
             f, g = terms.value_and_gradient(w, data)

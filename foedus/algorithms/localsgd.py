@@ -25,7 +25,8 @@ class BatchModel:
 
 def minibatch(terms: Terms, data: Data, key: Array, size: int) -> Data:
     """A sample of `size` examples that count in f_i, drawn with replacement and in proportion to their weights."""
-    rows = jnp.searchsorted(jnp.cumsum(terms.share(data)), jax.random.uniform(key, (size,)), side="right")
+    share = terms.counting(data) / jnp.sum(terms.counting(data))
+    rows = jnp.searchsorted(jnp.cumsum(share), jax.random.uniform(key, (size,)), side="right")
     length = data["weight"].shape[0]
     rows = jnp.minimum(rows, length - 1)  # the sum of the shares may fall short of 1 by rounding
     batch = {k: v[rows] if v.ndim and v.shape[0] == length else v for k, v in data.items()}
@@ -38,9 +39,8 @@ def batch_gradient(terms: Terms, w: Array, data: Data, key: Array, size: int | N
         return terms.value_and_gradient(w, data)
     examples = replace(terms, where=None, penalty=None)  # the mean over a batch; the penalty is the client's own
     f, g = examples.value_and_gradient(w, minibatch(terms, data, key, size))
-    if terms.penalty is None:
-        return f, g
-    return f + terms.penalty.value(w, data.count), g + terms.penalty.gradient(w, data.count)
+    penalty = terms.penalty_of(data)
+    return (f, g) if penalty is None else (f + penalty.value(w), g + penalty.gradient(w))
 
 
 @settings

@@ -112,6 +112,8 @@ class RobustModel(Robust):
             raise FoedusError(f"{name_of(self)} needs a loss of xᵀw, with which the worst case is known: give loss=.")
         if terms.penalty is not None:
             raise FoedusError(f"{name_of(self)} does not take a penalty; the radius already holds w back.")
+        if terms.weights is not None:
+            raise FoedusError(f"{name_of(self)} weighs clients by its own q_hat; leave weights= of the problem out.")
         if isinstance(terms.loss, LeastSquares):
             raise FoedusError(f"{name_of(self)}: least_squares has no finite worst case; use losses.huber(eps).")
         self.ball(terms).check()

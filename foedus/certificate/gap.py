@@ -112,10 +112,8 @@ def hessian_of_losses(terms: Terms, w: Array, mu: Array, nu: Array, data: Data) 
     if long:
         bands = (x[:long].reshape(-1, BAND, terms.dim), bends[:long].reshape(-1, BAND))
         gram += jnp.sum(jax.lax.map(lambda band: band[0].T @ (band[1][:, None] * band[0]), bands), axis=0)
-    if terms.penalty is None:
-        return gram
-    penalty = terms.penalty
-    return gram + jax.hessian(lambda u: penalty.value(u, data.count) / terms.clients)(w)
+    penalty = terms.penalty_of(data)
+    return gram if penalty is None else gram + jax.hessian(lambda u: penalty.value(u) / terms.clients)(w)
 
 
 def tied(h: Regularizer) -> str:

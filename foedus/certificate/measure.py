@@ -284,9 +284,10 @@ def _is_smooth(terms: Terms) -> bool:
 def ridge_of(terms: Terms, data: Data) -> Array:
     """The strong convexity that a ridge gives f_i; 0 where there is none, or the loss is not known to be convex."""
     convex = terms.loss is not None and terms.loss.convex
-    if not convex or type(terms.penalty) is not Ridge:
+    penalty = terms.penalty_of(data)
+    if not convex or penalty is None or type(terms.penalty) is not Ridge:
         return jnp.zeros(())
-    return jnp.asarray(terms.penalty.curvature(data.count))
+    return jnp.asarray(penalty.curvature)
 
 
 def site_parts(terms: Terms, w: Array, mu: Array, nu: Array, data: Data) -> SitePart:

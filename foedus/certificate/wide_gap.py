@@ -69,10 +69,10 @@ def site_products(terms: Terms, kind: str, w: Array, mu: Array, nu: Array, bends
     """A site's products with the vectors V, or for DIAGONAL a single row."""
     if kind == ROWS:
         return (V @ bends.rows.T) @ bends.rows
-    penalty = terms.penalty
+    penalty = terms.penalty_of(data)
     if kind == DIAGONAL:
         squares = (bends.losses @ data["x"] ** 2)[None]
-        return squares if penalty is None else squares + penalty.bend(w, data.count) / terms.clients
+        return squares if penalty is None else squares + penalty.bend(w) / terms.clients
     if isinstance(bends.losses, tuple):
         slope = jax.grad(lambda u: _lagrangian(terms, u, mu, nu, data))
         return jax.vmap(lambda v: jax.jvp(slope, (w,), (v,))[1])(V)
@@ -81,7 +81,7 @@ def site_products(terms: Terms, kind: str, w: Array, mu: Array, nu: Array, bends
     product = ((bends.losses * (x @ V[0])) @ x)[None] if len(V) == 1 else (bends.losses * (V @ x.T)) @ x
     if penalty is None:
         return product
-    slope = jax.grad(lambda u: penalty.value(u, data.count) / terms.clients)
+    slope = jax.grad(lambda u: penalty.value(u) / terms.clients)
     return product + jax.vmap(lambda v: jax.jvp(slope, (w,), (v,))[1])(V)
 
 

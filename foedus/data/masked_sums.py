@@ -107,6 +107,20 @@ class SquaredDeviations(Question):
         """A total may be infinite, which is told with its column."""
 
 
+@dataclass(frozen=True)
+class RowCount(Question):
+    """How many rows does a site train on? Sites that weigh by their rows need the total."""
+
+    kind: ClassVar[str] = "rows"
+
+    @property
+    def shape(self) -> PyTree:
+        return jax.ShapeDtypeStruct((), int)
+
+    def answer(self, data: Replies) -> np.ndarray:
+        return np.asarray(data.rows())
+
+
 def _finite(values: list[float] | list[list[float]]) -> np.ndarray:
     if not np.all(np.isfinite(numbers := np.array(values, dtype=float))):
         raise FoedusError("a column holds numbers too large to add up; rescale it.")
@@ -171,6 +185,10 @@ class InSums:
         """Return the sums of squared deviations over all sites, as one reply."""
         total = self._total(SquaredDeviations(dict(means), self.noise), NUMBER * len(means))
         return [dict(zip(means, map(float, total), strict=True))]
+
+    def rows(self) -> int:
+        """Return the number of rows of all sites."""
+        return int(self._total(RowCount(), 0))
 
     def _total(self, question: Question, down: int) -> PyTree:
         self.rounds, self.down = self.rounds + 1, self.down + down * self.sites

@@ -28,7 +28,7 @@ from foedus.data.column_sums import ColumnSums, play_rounds
 from foedus.data.columns import Column, Words, is_number, listing, missing_in, text_of
 from foedus.data.masked_sums import InSums
 from foedus.data.sites import Cohort, Roles
-from foedus.data.sums import ABSENT, Answers, FiguresRequest, Here, check_private, noises, released_figures
+from foedus.data.sums import ABSENT, NUMBER, Answers, FiguresRequest, Here, check_private, noises, released_figures
 from foedus.data.tables import Table
 from foedus.problem.stacked import Stacked, aligned
 from foedus.sums import questions
@@ -78,6 +78,7 @@ class Preprocessing:
     epsilon: float | None = None  # what the preparation spent of a row's privacy; None where it was exact
     noted: tuple[tuple[str, float, float], ...] = ()  # what each site sent with noise: its sensitivity and scale
     exact: tuple[str, ...] = ()  # the features about which sites sent exact sums, ranges or words
+    total_rows: int | None = None  # of all sites, where they told it because sites weigh by their rows
 
     @property
     def names(self) -> list[str]:
@@ -207,6 +208,7 @@ def fit(
     seed: int = 0,
     secure: bool = False,
     answers: Answers | None = None,
+    count_rows: bool = False,
 ) -> Preprocessing:
     """Find the scales and vocabularies over the sites of a cohort, in at most two rounds.
 
@@ -220,6 +222,7 @@ def fit(
         seed: keys the noise.
         secure: whether only sums over sites are seen.
         answers: who answers for the sites; the cohort's own tables when left out.
+        count_rows: whether the sites are asked for their number of rows, of which the rules keep the total.
 
     Returns:
         The rules, and with them the rounds and bytes that they took and the privacy that they spent.
@@ -242,6 +245,7 @@ def fit(
             replies = dict(zip(cohort.tables, here.replies, strict=True))
             answers = InSums(questions.Here(replies, secure=True), str(seed), roles.max_categories)
             answers.values(valued_columns(roles))  # the values of label and group are asked for first
+    total_rows = answers.rows() if count_rows else None
     sums = play_rounds(answers, request, scale == "standard", None if epsilon is None else bounds)
     columns: list[Number | Category] = []
     for name in cohort.features:
@@ -258,6 +262,7 @@ def fit(
         if isinstance(rule, Number) and not np.all(np.isfinite([rule.shift, rule.scale])):
             raise FoedusError(f"the column {rule.name!r} holds numbers too large to scale; rescale it at the sites.")
     exact = () if epsilon is not None else {*request.sums, *request.ranges, *words}
+    by_site = count_rows and not isinstance(answers, InSums)  # a round that the sums do not know of
     return Preprocessing(
         columns=tuple(columns),
         label=roles.label,
@@ -267,12 +272,13 @@ def fit(
         intercept=intercept,
         missing=roles.missing,
         scale=scale,
-        rounds=sums.rounds,
-        up=sums.up,
+        rounds=sums.rounds + by_site,
+        up=sums.up + NUMBER * answers.sites * by_site,
         down=sums.down,
         epsilon=epsilon if numbers else None,
         noted=() if epsilon is None else released_figures(request, bounds, epsilon, figures, sums.means),
         exact=tuple(name for name in cohort.features if name in exact),
+        total_rows=total_rows,
     )
 
 

@@ -188,6 +188,10 @@ class Answers(Protocol):
         """Return every site's reply in round 2."""
         ...
 
+    def rows(self) -> int:
+        """Return the number of rows of all sites."""
+        ...
+
 
 class Replies:
     """One site's replies, with its noise if it adds any."""
@@ -202,6 +206,10 @@ class Replies:
     def second(self, means: Mapping[str, float]) -> dict[str, float]:
         """Return the site's reply in round 2."""
         return deviations(self.table, means) if self.noise is None else self.noise.second(self.table, means)
+
+    def rows(self) -> int:
+        """Return the number of the site's rows."""
+        return self.table.rows
 
 
 class Here:
@@ -219,6 +227,9 @@ class Here:
 
     def second(self, means: Mapping[str, float]) -> list[dict[str, float]]:
         return [one.second(means) for one in self.replies]
+
+    def rows(self) -> int:
+        return sum(one.rows() for one in self.replies)
 
 
 def check_private(scale: str, without_bounds: list[str], words: list[str]) -> None:

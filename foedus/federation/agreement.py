@@ -14,17 +14,18 @@ from foedus.federation.policy import Refusal
 from foedus.privacy import sampling
 from foedus.privacy.central import NoiseShares
 from foedus.privacy.clipping import check_arrays
-from foedus.privacy.releasing import sound_noise
+from foedus.privacy.releasing import check_weights, sound_noise
 from foedus.problem.constraints import Capped, Linear
 from foedus.problem.pooled import Pooled
 from foedus.problem.problem import Problem
 from foedus.problem.terms import Data, Mask, Terms, Where, subsets_of
+from foedus.problem.weights import FACTOR
 from foedus.protocol.algorithm import Algorithm, Fit, name_of
 
 VARYING = ("ask", "round", "receipt", "signed")  # parts of a header that are no part of what is stated
 OF_ONE_SITE = ("index", "uid", "extra", "client", "arrays")  # parts of a greeting that are for one site
 MOST_ROUNDS = 10**6  # that a run may announce
-EXTRA = re.compile(r"(cap\d+|linear\d+|robust)\.[A-Za-z_]+")  # the terms' own arrays; a site's have other names
+EXTRA = re.compile(r"(cap\d+|linear\d+|robust|weights)\.[A-Za-z_]+")  # the terms' own arrays; a site's have other names
 
 
 def statement(header: Json) -> str:
@@ -72,6 +73,7 @@ def fitting(algorithm: Algorithm, terms: Terms) -> Fit:
         algorithm = fit.algorithm
         if isinstance(fit.problem, Pooled):
             raise FoedusError(f"{name_of(algorithm)} works on all data in one place; data stay here")
+        check_weights(algorithm, terms)
         if (noise := sound_noise(algorithm)) is not None:
             sampling.load()
             if not type(algorithm).__module__.startswith("foedus.algorithms."):
@@ -111,6 +113,24 @@ def checked_data(name: str, terms: Terms, algorithm: Algorithm, arrays: dict[str
         ],
     ).over(terms.shape.unravel(jnp.asarray(w0)))
     return Data({k: v[0] for k, v in problem.data.items()})
+
+
+def factor_of(terms: Terms, data: Data, extra: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Return the factor by which this site's f_i weighs, where sites do not weigh the same.
+
+    By rows, the site works it out from its own rows. A given one must be that of a weight, from 0 to n.
+    """
+    if terms.weights is None:
+        return {}
+    if terms.weights.kind == "rows":
+        try:
+            return {FACTOR: np.asarray(terms.weights.factor(terms.clients, float(jnp.sum(terms.counting(data)))))}
+        except FoedusError as error:
+            raise Refusal("policy", str(error).removesuffix(".")) from None
+    given = np.asarray(extra.get(FACTOR, np.nan))
+    if given.shape != () or not 0 <= float(given) <= terms.clients:
+        raise Refusal("policy", "the weight of this site must be a part of the sum of all weights")
+    return {}
 
 
 def check_subsets(terms: Terms, data: Data, least: int, note: Callable[[str], None]) -> None:

@@ -138,6 +138,11 @@ def order_of(
 
 def without(order: Order, site: str, w: np.ndarray) -> Order:
     """Return the order for the other sites, which starts from the model w."""
+    if order.terms.weights is not None:
+        raise FoedusError(
+            f"client {order.names[order.sites.index(site)]!r} would be left out, and the weights of the sites are made "
+            "for all of them; submit the run anew without it."
+        )
     here = [i for i, name in enumerate(order.sites) if name != site]
     who = order.participation
     return dataclasses.replace(

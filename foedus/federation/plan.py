@@ -62,6 +62,11 @@ class RunPlan(Protocol):
         ...
 
     @property
+    def counts_rows(self) -> bool:
+        """Whether sites tell their number of rows, because they weigh by it."""
+        ...
+
+    @property
     def secure(self) -> bool:
         """Whether the server sees masked sums alone."""
         ...

@@ -22,7 +22,7 @@ from foedus.base.files import Json
 from foedus.base.pytrees import PyTree
 from foedus.data.columns import Words, missing_in
 from foedus.data.holdout import Split, split
-from foedus.data.masked_sums import ColumnFigures, InSums, SquaredDeviations
+from foedus.data.masked_sums import ColumnFigures, InSums, RowCount, SquaredDeviations
 from foedus.data.preprocess import Category, Number, Preprocessing, arrays_of, valued_columns
 from foedus.data.sites import Cohort, Roles, Sketch, cohort_from, sketch
 from foedus.data.sums import ABSENT, Answers, FigureNoise, FiguresRequest, Replies, Sums, word_counts
@@ -43,6 +43,7 @@ from foedus.statistics import rates
 from foedus.sums.questions import Coding, Form, Here, Question, Sites, checked_total
 
 MOST_WORDS = 10**4  # different words of a column that a masked sum may be made for
+MOST_ROWS = 10**12  # that a site may say it has
 LARGEST = 1e100  # of a number in a table, of a bound, a shift and a scale: sums of squares of such numbers are finite
 
 
@@ -63,6 +64,9 @@ class Apart:
     def second(self, means: Mapping[str, float]) -> list[dict[str, float]]:
         headers = self.exchange.headers("squares", {"means": dict(means), "noise": self.noise}).values()
         return [{str(name): float(value) for name, value in header["squares"].items()} for header in headers]
+
+    def rows(self) -> int:
+        return sum(whole(header["rows"], 1, MOST_ROWS, "rows") for header in self.exchange.headers("rows", {}).values())
 
 
 def _sums(record: Json) -> Sums:
@@ -270,6 +274,16 @@ class TableSession:
         """Return the words of a column that occur in enough rows to be told."""
         counts = word_counts(self.table.columns[name])
         return tuple(word for word, count in counts.items() if count >= max(1, self.policy.min_subset))
+
+    def row_count(self, header: Json, is_masked: bool) -> Outgoing:
+        """Answer how many rows train, where the plan weighs sites by them; under a mask, where one is due."""
+        self._check_next("rows", header)
+        if not self.request.plan.counts_rows:
+            raise Refusal("policy", "it is asked for its number of rows, which the plan does not need")
+        if not is_masked:
+            return Outgoing({"rows": self.table.rows}, exact=True)
+        question = RowCount()
+        return self._in_sum(question.form, lambda: question.answer(self._replies(None)), exact=True, releases=())
 
     def sums(self, header: Json, is_masked: bool) -> Outgoing:
         """Answer with sums, counts, ranges and words of columns, as far as the policy allows each; under a mask."""

@@ -33,7 +33,7 @@ from foedus.sums.site import MaskingSite, NoKeys
 
 SYNC = getattr(os, "fdatasync", os.fsync)  # content and length of a file are safe; its times need not be
 MOST_EPOCHS = 10**6  # of keys in one run
-OF_PREPARATION = ("sums", "squares")  # the kinds of messages whose sums have keys of their own
+OF_PREPARATION = ("rows", "sums", "squares")  # the kinds of messages whose sums have keys of their own
 OF_ONE_SITE = ("mask", "since")  # parts of a header that are no part of the question, which is the same for all sites
 
 

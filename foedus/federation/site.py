@@ -34,6 +34,7 @@ from foedus.federation.agreement import (
     check_subsets,
     check_terms,
     checked_data,
+    factor_of,
     fitting,
     statement,
     without_count,
@@ -180,6 +181,7 @@ class SiteSession:
         answers = {
             "columns": self._columns,
             "cohort": self._cohort,
+            "rows": self._rows,
             "sums": self._sums,
             "squares": self._squares,
             "prepare": self._prepare,
@@ -325,6 +327,9 @@ class SiteSession:
         if noise is not None or any(beside.values()):
             self.gate.fix_noise(header["run"], {"rounds": header["max_rounds"], "of": noise} | beside)
 
+    def _rows(self, header: Json, payload: bytes) -> Outgoing:
+        return self._tables(header).row_count(header, self.masks.prepares(header))
+
     def _sums(self, header: Json, payload: bytes) -> Outgoing:
         out = self._tables(header).sums(header, self.masks.prepares(header))
         self._fix_preparation(header)
@@ -452,7 +457,8 @@ class SiteSession:
             raise unfit(str(error), self.note) from None
         if self.noise is None:
             check_subsets(terms, data, self.policy.min_subset, self.note)
-        full_data = Data({**data, **{k: jnp.asarray(v) for k, v in extra.items()}})
+        own_factor = factor_of(terms, data, extra)
+        full_data = Data({**data, **{k: jnp.asarray(v) for k, v in (extra | own_factor).items()}})
         self.replay = self._replay(header, algorithm, terms, fit.few_rounds)
         self.run, self.algorithm, self.terms, self.local = header["run"], algorithm, terms, _local(fit.few_rounds)
         measured = self.folder / f"measured-{header['run']}.json"

@@ -38,6 +38,7 @@ STATEMENTS = (
     "foedus.problem.regularizers",
     "foedus.problem.constraints",
     "foedus.problem.terms",
+    "foedus.problem.weights",
     "foedus.algorithms",
     "foedus.robust",
     "foedus.privacy",

@@ -111,6 +111,15 @@ def only_for_paper(noise: Noise) -> FoedusError:
     return FoedusError(f"{type(noise).__name__} is for FedEPM, SFedAvg and SFedProx; use Laplace or Gaussian.")
 
 
+def check_weights(algorithm: Algorithm, terms: Terms) -> None:
+    """Raise where clients weigh differently and noise is calibrated to what one row adds to an f_i that weighs 1/n."""
+    if terms.weights is not None and noise_of(algorithm) is not None:
+        raise FoedusError(
+            f"{name_of(algorithm)} with noise bounds what one row changes where every client weighs the same; "
+            "leave weights= out, or the noise."
+        )
+
+
 def check_data(problem: Problem, algorithm: Algorithm, w0: ArrayLike) -> None:
     """Check what can be checked only with the data at hand, before the first round."""
     if sound_noise(algorithm) is not None:

@@ -53,6 +53,32 @@ class Penalty:
         raise NotImplementedError
 
 
+@dataclass(frozen=True)
+class SitePenalty:
+    """The penalty in one client's f_i, with the factor by which that f_i weighs; made by `Terms.penalty_of`."""
+
+    penalty: Penalty
+    count: Array
+    factor: Array | float = 1.0
+
+    def value(self, w: Array) -> Array:
+        """The penalty at w."""
+        return self.factor * self.penalty.value(w, self.count)
+
+    def gradient(self, w: Array) -> Array:
+        """The gradient of the penalty at w."""
+        return self.factor * self.penalty.gradient(w, self.count)
+
+    def bend(self, w: Array) -> Array:
+        """The diagonal of the Hessian."""
+        return self.factor * self.penalty.bend(w, self.count)
+
+    @property
+    def curvature(self) -> Array:
+        """An upper bound on the absolute second derivatives."""
+        return self.factor * self.penalty.curvature(self.count)
+
+
 class Ridge(Penalty):
     """The ridge penalty (mu / 2d_i)·‖w‖² of each client.
 

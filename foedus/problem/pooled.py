@@ -99,6 +99,7 @@ def pool(problem: Problem) -> Pooled:
         loss=None,
         objective=Mean(terms),
         where=None,
+        weights=None,
         penalty=None,
         constraints=at_party + own,
         rows=(terms.clients * local + coupled, at_server, 0),

@@ -20,10 +20,11 @@ from foedus.problem.regularizers import Regularizer, Zero
 from foedus.problem.sizes import ROWS, groups_of
 from foedus.problem.stacked import Client, PreparedSites, Stacked, check_labels, check_rows, server_data, stack
 from foedus.problem.terms import Constraint, Data, Mask, Shape, Terms
+from foedus.problem.weights import FACTOR, Weights, site_weights
 
 
 class Problem:
-    """A federated problem: minimise (1/n) Σ f_i(w) + h(w) subject to constraints.
+    """A federated problem: minimise Σ ω_i f_i(w) + h(w) subject to constraints, with Σ ω_i = 1.
 
     Args:
         clients: a list, or a dict by name, of `(X, y)`, `(X, y, group)` or dicts of arrays; or a `Stacked`; or
@@ -35,6 +36,9 @@ class Problem:
         constraints: from `fd.constraints`.
         regularizer: h, from `fd.regularizers`.
         server: data that the server itself holds, in the form of one client; for constraints of global scope.
+        weights: ω: "sites" weighs every client the same, 1/n; "rows" by its number of examples, so that f is the mean
+            over all examples, as in a fit on pooled rows; or a number > 0 for each client, by name. Caps on losses stay
+            means over a client's own examples, and coupled ones the mean over clients of these.
 
     Example:
         >>> import foedus as fd, numpy as np
@@ -58,6 +62,7 @@ class Problem:
         constraints: Sequence[Constraint] = (),
         regularizer: Regularizer | None = None,
         server: Client | None = None,
+        weights: Weights = "sites",
     ):
         if (loss is None) == (objective is None):
             raise FoedusError("a problem needs either loss= or objective=, and not both.")
@@ -100,11 +105,21 @@ class Problem:
             raise FoedusError(f"where must be fd.label(v), fd.group(v) or a function of the data. Got {where!r}.")
         if where is not None:
             self._check_mask(where, "its objective", "drop or merge the client")
+        self._take_weights(weights)
         if (
             width is not None and checked_loss is not None
         ):  # with an own objective, w0 says how many parameters there are
             self.terms.regularizer.check(width)
             self._take_constraints(width)
+
+    def _take_weights(self, weights: Weights) -> None:
+        """Put the clients' factors n·ω_i beside their data, where they do not weigh the same."""
+        terms = self.terms
+        counts = np.asarray(play(jax.vmap(lambda d: jnp.sum(terms.counting(d))), self.data))
+        statement, factors = site_weights(weights, self.names, counts)
+        if statement is not None and factors is not None:
+            self.terms = replace(terms, weights=statement)
+            self.data = Data({**self.data, FACTOR: device_array(factors)})
 
     def _take_constraints(self, dim: int) -> None:
         """Check the constraints against the data, and put the constraints' own arrays beside the data."""
@@ -196,7 +211,7 @@ class Problem:
     @property
     def by_size(self) -> list[tuple[np.ndarray, int]] | None:
         """Clients of similar size, with the rows of the largest of each group; None where that saves little work."""
-        plain = self.terms.loss is not None and {*self.data} <= {*ROWS}  # other arrays may have other heights
+        plain = self.terms.loss is not None and {*self.data} <= {*ROWS, FACTOR}  # other arrays may have other heights
         return groups_of(self.data, self.counts, self.stacked.rectangles) if plain else None
 
     @property

@@ -12,6 +12,7 @@ from foedus.base.errors import FoedusError
 from foedus.base.pytrees import device_array
 from foedus.problem.losses import Loss
 from foedus.problem.terms import Data
+from foedus.problem.weights import FACTOR
 
 ALIGNMENT = 64  # bytes
 
@@ -144,8 +145,8 @@ def _arrays_of(name: str, client: object) -> dict[str, np.ndarray]:
         )
     arrays = {}
     for key, value in by_name.items():
-        if key == "weight":
-            raise FoedusError(f"client {name!r}: the array name 'weight' is taken; call yours something else.")
+        if key in ("weight", FACTOR):
+            raise FoedusError(f"client {name!r}: the array name {key!r} is taken; call yours something else.")
         try:
             array = np.asarray(value.toarray() if hasattr(value, "toarray") else value)  # a sparse table of SciPy
             if array.dtype.kind == "c":

@@ -21,8 +21,9 @@ from foedus.base.pytrees import PyTree, device_array, state
 from foedus.numerics.second_derivatives import weighted_gram
 from foedus.numerics.spectrum import largest_eigenvalue
 from foedus.problem.losses import Loss
-from foedus.problem.penalties import Penalty
+from foedus.problem.penalties import Penalty, SitePenalty
 from foedus.problem.regularizers import Regularizer, Zero
+from foedus.problem.weights import FACTOR, SiteWeights
 
 
 @state
@@ -282,7 +283,7 @@ class Constraint:
 
 @dataclass(frozen=True)
 class Terms:
-    """The public statement of a problem: minimise (1/n) Σ f_i + h subject to the constraints."""
+    """The public statement of a problem: minimise Σ ω_i f_i + h subject to the constraints."""
 
     clients: int
     shape: Shape
@@ -293,6 +294,7 @@ class Terms:
     regularizer: Regularizer = Zero()
     constraints: tuple["Constraint", ...] = ()
     rows: tuple[int, int, int] = (0, 0, 0)  # of local, global and coupled scope, filled in by Problem
+    weights: SiteWeights | None = None  # None: every client's f_i weighs 1/n
 
     @property
     def dim(self) -> int:
@@ -303,10 +305,23 @@ class Terms:
         """Whether f_i is a per-example loss of xᵀw, so that gradients and Hessians have a closed structure."""
         return self.loss is not None
 
+    def counting(self, data: Data) -> Array:
+        """The weight of each row among those that count in f_i, and 0 for the others."""
+        return data["weight"] if self.where is None else data["weight"] * self.where(data)
+
+    def factor(self, data: Data) -> Array | float:
+        """By how much f_i weighs more than 1/n: n·ω_i."""
+        return 1.0 if self.weights is None else data[FACTOR]
+
     def share(self, data: Data) -> Array:
-        """The weight of each row in f_i: 1/|where| on the rows that count, 0 elsewhere."""
-        weight = data["weight"] if self.where is None else data["weight"] * self.where(data)
-        return weight / jnp.sum(weight)
+        """The weight of each row in f_i: 1/|where| on the rows that count, 0 elsewhere; times the client's factor."""
+        weight = self.counting(data)
+        weight = weight / jnp.sum(weight)
+        return weight if self.weights is None else self.factor(data) * weight
+
+    def penalty_of(self, data: Data) -> SitePenalty | None:
+        """The penalty of this client's f_i; None where there is none."""
+        return None if self.penalty is None else SitePenalty(self.penalty, data.count, self.factor(data))
 
     def has_moments(self, shape: tuple[int, ...]) -> bool:
         """Whether gradients from moments are cheaper, for an X of this shape: dim² instead of 2·rows·dim products."""
@@ -323,8 +338,9 @@ class Terms:
             f = jnp.dot(self.share(data), self.loss.value(data["x"] @ w, data["y"]))
         else:
             assert self.objective is not None
-            f = self.objective(self.shape.unravel(w), data)
-        return f if self.penalty is None else f + self.penalty.value(w, data.count)
+            f = self.factor(data) * self.objective(self.shape.unravel(w), data)
+        penalty = self.penalty_of(data)
+        return f if penalty is None else f + penalty.value(w)
 
     def gradient(self, w: Array, data: Data) -> Array:
         """∇f_i(w)."""
@@ -344,9 +360,8 @@ class Terms:
             z = x @ w
             f = jnp.dot(share, self.loss.value(z, y))
             g = (share * self.loss.slope(z, y)) @ x
-        if self.penalty is None:
-            return f, g
-        return f + self.penalty.value(w, data.count), g + self.penalty.gradient(w, data.count)
+        penalty = self.penalty_of(data)
+        return (f, g) if penalty is None else (f + penalty.value(w), g + penalty.gradient(w))
 
     def hessian(self, w: Array, data: Data) -> Array:
         """∇²f_i(w), dim × dim; XᵀDX for a linear model."""
@@ -355,7 +370,8 @@ class Terms:
         x = data["x"]
         d = self.share(data) * self.loss.bend(x @ w, data["y"])
         h = weighted_gram(x, d)
-        return h if self.penalty is None else h + jnp.diag(self.penalty.bend(w, data.count))
+        penalty = self.penalty_of(data)
+        return h if penalty is None else h + jnp.diag(penalty.bend(w))
 
     def hessian_product(self, w: Array, v: Array, data: Data) -> Array:
         """∇²f_i(w)·v without forming the matrix."""
@@ -366,7 +382,8 @@ class Terms:
         if self.loss is not None and self.loss.curvature is not None:
             x, share = data["x"], self.share(data)
             top = self.loss.curvature * largest_eigenvalue(lambda v: (share * (x @ v)) @ x, self.dim)
-            return top if self.penalty is None else top + self.penalty.curvature(data.count)
+            penalty = self.penalty_of(data)
+            return top if penalty is None else top + penalty.curvature
         return largest_eigenvalue(lambda v: self.hessian_product(w, v, data), self.dim)
 
 

@@ -18,6 +18,7 @@ from foedus.base.notebook import html_of
 from foedus.base.pytrees import PyTree, Traffic
 from foedus.certificate.measure import Certificate
 from foedus.privacy.ledger import Ledger
+from foedus.problem.weights import in_words
 
 if TYPE_CHECKING:
     import pandas
@@ -112,6 +113,8 @@ class Run:
         optimality = self.certificate.optimality(self.objective) if self.worst_case is None else None
         if optimality is not None:
             lines.insert(0, optimality)
+        if (weights := in_words(self.settings.get("problem", {}).get("weights"))) is not None:
+            lines.append(f"the objective is {weights}")
         lines += [f"{name} was left out {why}" for name, why in self.left_out.items()]
         if self.certificate.private is not None:
             lines.append(str(self.certificate.private))

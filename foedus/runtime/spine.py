@@ -27,7 +27,7 @@ from foedus.numerics.interpreter.dispatch import play
 from foedus.privacy.budget import Budget
 from foedus.privacy.ledger import Ledger, ledger_of
 from foedus.privacy.noise import Noise
-from foedus.privacy.releasing import check_data, make_private, noise_of, rounds_of, sound_noise
+from foedus.privacy.releasing import check_data, check_weights, make_private, noise_of, rounds_of, sound_noise
 from foedus.privacy.total import Local
 from foedus.problem.pooled import Pooled
 from foedus.problem.problem import Problem
@@ -116,6 +116,7 @@ def prepare(
     if privacy is not None or budget is not None:
         algorithm = make_private(algorithm, privacy, budget, problem, int(limit))
     fit = (by_sums(algorithm) if secure else algorithm).fit(problem)
+    check_weights(fit.algorithm, problem.terms)
     check_shares(fit.algorithm, problem, participation, secure)
     masking = None
     if secure:

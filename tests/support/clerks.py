@@ -43,6 +43,7 @@ class ClerkPlan:
     kept_out: object = None  # what is said about rows to hold out
     secure: bool = False
     max_rounds: int = 4
+    counts_rows: bool = False
 
     @property
     def roles(self) -> Roles:

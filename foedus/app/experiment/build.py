@@ -32,6 +32,7 @@ from foedus.problem.penalties import BesideIntercept, Penalty
 from foedus.problem.problem import Problem
 from foedus.problem.regularizers import Leading, Regularizer
 from foedus.problem.terms import Mask, Where
+from foedus.problem.weights import SiteWeights, Weights
 from foedus.protocol.algorithm import Algorithm, Fit
 from foedus.protocol.participation import Coverage, Fraction
 from foedus.sums.masking import by_sums, check_shares, masking_of
@@ -117,6 +118,18 @@ def regularizer_of(settings: Settings, dim: int) -> Regularizer | None:
     offer = catalogue.find_offer(request.pop("name"), catalogue.regularizers(), "[problem] regularizer")
     regularizer = offer.build(request, "[problem] regularizer")
     return Leading(regularizer, dim - 1) if settings["preprocess"]["intercept"] else regularizer
+
+
+def counts_rows(settings: Settings) -> bool:
+    """Return whether sites weigh by their number of rows."""
+    return settings["problem"]["weights"] == "rows"
+
+
+def weights_of(settings: Settings, rules: Preprocessing) -> Weights:
+    """Return how the sites weigh; by rows with the total that they have told, so that no party needs all counts."""
+    if counts_rows(settings) and settings["problem"]["where"] is None and rules.total_rows is not None:
+        return SiteWeights("rows", float(rules.total_rows))
+    return settings["problem"]["weights"]
 
 
 def privacy_of(settings: Settings) -> PrivacyArguments:
@@ -322,6 +335,7 @@ def build(
             constraints=constraints,
             regularizer=regularizer,
             server=server,
+            weights=weights_of(settings, rules),
         )
     except FoedusError as error:
         # the library speaks of clients; whoever writes an experiment file knows them as sites
@@ -381,6 +395,7 @@ def rules_of(settings: Settings, cohort: Cohort, answers: Answers | None = None)
         **fit_arguments(settings),
         secure=secure_of(settings),
         answers=answers,
+        count_rows=counts_rows(settings),
     )
 
 

@@ -55,6 +55,7 @@ KINDS = {
     "table": "a table",
     "files": "a file name, a list of them, or a table of site = file",
     "offer": "a name, or a table with a name and settings",
+    "weights": "'sites', 'rows', or a table of site = number",
 }
 
 TOP = {
@@ -104,6 +105,7 @@ PROBLEM = {
     "where": Key("text", "the rows that count in the objective, as 'label 0' or 'group F'; all when left out"),
     "penalty": Key("offer", "a smooth penalty on the model, the intercept excepted"),
     "regularizer": Key("offer", "a regulariser of the model, the intercept excepted"),
+    "weights": Key("weights", "how the sites weigh: all the same, or by their rows as in a pooled fit", "sites"),
 }
 PARTICIPATION = {
     "fraction": Key("number", "the share of the sites asked in each round", 1.0, sweeps=True),
@@ -267,6 +269,7 @@ def _read_value(value: object, key: Key, place: str) -> object:
         "table": isinstance(value, dict),
         "files": isinstance(value, str | list | dict),
         "offer": isinstance(value, str | dict),
+        "weights": value in ("sites", "rows") or isinstance(value, dict),
     }[key.kind]
     if not fits:
         raise FoedusError(f"{place} must be {KINDS[key.kind]}. Got {value!r} instead.")

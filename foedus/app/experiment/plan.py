@@ -58,6 +58,11 @@ class Plan:
                 f"[algorithm] {name_of(algorithm)} needs to know the sites' numbers of rows or whether they are within "
                 "the support, and sites do not tell; say q_hat = 'uniform' and leave the support out."
             )
+        if settings["problem"]["weights"] == "rows" and settings["problem"]["where"] is not None:
+            raise FoedusError(
+                "[problem] weights = 'rows' in a submitted run counts all rows of a site; leave where out, or give the "
+                "weights by site."
+            )
         total = build.privacy_of(settings).get("privacy")
         if isinstance(total, Central) and total.least_rows is None:
             raise FoedusError(
@@ -114,6 +119,11 @@ class Plan:
         return build.rounds_of(self.settings, build.algorithm_of(self.settings), self._stand_in())
 
     @property
+    def counts_rows(self) -> bool:
+        """Whether sites tell their number of rows, because they weigh by it."""
+        return build.counts_rows(self.settings)
+
+    @property
     def secure(self) -> bool:
         """Whether the server sees masked sums alone."""
         return build.secure_of(self.settings)
@@ -140,6 +150,8 @@ class Plan:
     def problem(self) -> Json:
         """The loss and the terms in words, for a person at a site who is asked to approve them."""
         terms = sorted(map(constraint_in_words, self._constraints()))
+        if self.counts_rows:
+            terms.append("sites weigh by their number of rows, which this site tells")
         return {"loss": build.loss_of(self.settings).name, "terms": terms}
 
     def modules(self) -> tuple[str, ...]:

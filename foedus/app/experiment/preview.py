@@ -194,7 +194,8 @@ def terms_lines(setup: RunSetup) -> list[str]:
     loss = problem.terms.loss
     where = setup.settings["problem"]["where"]
     name = "loss" if loss is None else f"{setup.settings['problem']['loss']['name'].replace('_', ' ')} loss"
-    lines = [f"make small: the mean {name}{f' on {where}' if where else ''}, averaged over the sites"]
+    weights = "averaged over the sites" if problem.terms.weights is None else problem.terms.weights.words
+    lines = [f"make small: the mean {name}{f' on {where}' if where else ''}, {weights}"]
     where_it_holds = {
         "local": "at every site",
         "global": "on the server's own data",

@@ -14,6 +14,7 @@ from foedus.base.notebook import at_most
 from foedus.certificate.measure import Row
 from foedus.certificate.private import BROKEN, KEPT, UNTOLD
 from foedus.problem.losses import class_of
+from foedus.problem.weights import in_words
 from foedus.runtime.run import Run
 
 
@@ -106,7 +107,7 @@ def objective(run: Run) -> str:
             f", after the worst shift of the data and of {count(len(run.names), 'site')}' weights that is allowed for"
         )
     else:
-        words += f", averaged over {count(len(run.names), 'site')}"
+        words += f", {in_words(terms.get('weights')) or 'averaged over ' + count(len(run.names), 'site')}"
     for key, what in (("penalty", "penalty"), ("regularizer", "regulariser")):
         part = terms.get(key)
         inside = part.get("inside") if isinstance(part, Mapping) else None
