@@ -87,7 +87,7 @@ class CoxFit:
     Attributes:
         names: the covariates.
         coefficients: the logarithms of the hazard ratios, in units of the data. (d,)
-        covariance: of the coefficients, from the information; or robust where that was sites_and_outcome for. (d, d)
+        covariance: of the coefficients, from the information; or robust where that is asked for. (d, d)
         log_likelihood: the log partial likelihood at the answer, and at 0.
         rows, events, missing: the rows used, the events among them, and the rows left out for a missing value.
         rounds: sums over the sites that the fit took.
@@ -167,7 +167,7 @@ class CoxFit:
     def _repr_html_(self) -> str:
         return html_of(str(self))
 
-    # --- what may be sites_and_outcome after the fit ---
+    # --- what may be asked after the fit ---
 
     def proportional(self, transform: str | None = None) -> "Proportional":
         """Test whether hazards are proportional: whether a covariate's effect changes with time.
@@ -292,7 +292,7 @@ def cox(
         secure: whether sums are masked, so that totals alone are seen.
 
     Returns:
-        The coefficients, their errors and tests. It can be printed, and sites_and_outcome for `proportional()`, `concordance()`,
+        The coefficients, their errors and tests. It can be printed, and asked for `proportional()`, `concordance()`,
         and with common risk sets for `baseline()`.
 
     Example:

@@ -201,7 +201,7 @@ def products(residuals: np.ndarray, cluster: np.ndarray | None) -> np.ndarray:
 class TimeTrend(AtModel):
     """What are the derivatives for covariates times a function g of time? d + 2·d(d + 1)/2 numbers.
 
-    The answer: Σ g (x − what is expected) over the events, and the information e_x by g and by g².
+    The answer: Σ g (x − what is expected) over the events, and the information weighted by g and by g².
 
     Args:
         transform: g, a name of TRANSFORMS.
