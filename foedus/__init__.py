@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from foedus.runtime.run import Run, load
     from foedus.runtime.spread import Spread
     from foedus.statistics import evaluate
+    from foedus.statistics.survival.cox import cox
 
 __version__ = "0.2.0"
 
@@ -51,6 +52,7 @@ __all__ = [
     "Spread",
     "check_algorithm",
     "constraints",
+    "cox",
     "data",
     "ens",
     "evaluate",
@@ -82,6 +84,7 @@ _HOMES = {
     "Problem": "problem.problem",
     "Spread": "runtime.spread",
     "check_algorithm": "app.check",
+    "cox": "statistics.survival.cox",
     "ens": "algorithms.ens",
     "evaluate": "statistics",
     "solve": "app.solve",
