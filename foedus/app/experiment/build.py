@@ -381,6 +381,7 @@ def rules_of(settings: Settings, cohort: Cohort, answers: Answers | None = None)
         **fit_arguments(settings),
         secure=secure_of(settings),
         answers=answers,
+        private=settings["privacy"] is not None,
     )
 
 
