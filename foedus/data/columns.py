@@ -58,6 +58,11 @@ def listing(names: Iterable[object], most: int = 12) -> str:
     return text if len(names) <= most else f"{text} and {len(names) - most} more"
 
 
+def counted(rows: int) -> str:
+    """Return a number of rows in words: 1 row, 2 rows."""
+    return f"{rows:,} row" + ("" if rows == 1 else "s")
+
+
 def missing_in(column: Column) -> np.ndarray:
     """Return which rows of a column have no value."""
     return column.codes < 0 if isinstance(column, Words) else np.isnan(column)

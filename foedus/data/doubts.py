@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from foedus.base.engine import return_memory
-from foedus.data.columns import Column, Words, is_number, listing, missing_in, number_text, text_of
+from foedus.data.columns import Column, Words, counted, is_number, listing, missing_in, number_text, text_of
 from foedus.data.sites import Cohort
 from foedus.data.tables import Table
 
@@ -293,10 +293,6 @@ def doubts(cohort: Cohort) -> list[Doubt]:
     return results + [Doubt(site, "", text) for site, text in repeated_rows(tables)]
 
 
-def _count(rows: int) -> str:
-    return f"{rows:,} row" + ("" if rows == 1 else "s")
-
-
 def _holders(words: Mapping[str, Words], level: str) -> dict[str, int]:
     """The sites that have a word, each with the number of its rows that have it."""
     counts = {s: int(np.sum(w.codes == w.levels.index(level))) for s, w in words.items() if level in w.levels}
@@ -331,7 +327,7 @@ def _spelling(name: str, words: Mapping[str, Words]) -> Iterator[Doubt]:
                 sites = list(holders[level])
                 yield Doubt(
                     listing(sites, 3), name,
-                    f"{level!r} ({_count(sum(holders[level].values()))}) and {usual!r} (at "
+                    f"{level!r} ({counted(sum(holders[level].values()))}) and {usual!r} (at "
                     f"{listing(holders[usual], 3)}) are two words here; if they mean the same, write them the same way "
                     "at every site.",
                     map_lines(name, {level: usual}),
@@ -430,7 +426,7 @@ def _constant(name: str, words: Mapping[str, Words]) -> Iterator[Doubt]:
         if all_rows >= FEW and any(len(w.used().levels) > 1 for w in others.values()):
             yield Doubt(
                 site, name,
-                f"all of its {_count(rows)} have {level}, while the column varies elsewhere; look whether it was "
+                f"all of its {counted(rows)} have {level}, while the column varies elsewhere; look whether it was "
                 "filled with one value there, and leave such cells empty.",
             )  # fmt: skip
 
@@ -488,7 +484,7 @@ def _code_doubts(name: str, numbers: Mapping[str, np.ndarray], code: float, leas
         if rows >= least:
             yield Doubt(
                 site, name,
-                f"{number_text(code)} stands in {_count(rows)}, far from all other values; if it means 'not known', "
+                f"{number_text(code)} stands in {counted(rows)}, far from all other values; if it means 'not known', "
                 "leave these cells empty.",
                 map_lines(name, {number_text(code): ""}),
             )  # fmt: skip
@@ -586,6 +582,6 @@ def _shares(cohort: Cohort) -> Iterator[Doubt]:
             spelling = f" (its labels are {listing(map(repr, column.levels), 4)})"
             yield Doubt(
                 site, cohort.roles.label,
-                f"all of its {_count(table.rows)} count as {cohort.labels[label]!r}{spelling}; look whether the "
+                f"all of its {counted(table.rows)} count as {cohort.labels[label]!r}{spelling}; look whether the "
                 "other class is spelt differently there, or merge the site with another.",
             )  # fmt: skip

@@ -25,31 +25,62 @@ from foedus.base.engine import return_memory
 from foedus.base.errors import FoedusError, did_you_mean
 from foedus.base.files import Json
 from foedus.data.column_sums import ColumnSums, play_rounds
-from foedus.data.columns import Column, Words, is_number, listing, missing_in, text_of
+from foedus.data.columns import Column, Words, counted, is_number, listing, missing_in, number_text, text_of
 from foedus.data.masked_sums import InSums
 from foedus.data.sites import Cohort, Roles
-from foedus.data.sums import ABSENT, NUMBER, Answers, FiguresRequest, Here, check_private, noises, released_figures
+from foedus.data.sums import (
+    ABSENT,
+    NUMBER,
+    Answers,
+    FiguresRequest,
+    Here,
+    check_private,
+    noises,
+    present_numbers,
+    released_figures,
+)
 from foedus.data.tables import Table
 from foedus.problem.stacked import Stacked, aligned
 from foedus.sums import questions
 
 SCHEMA = 1
-SCALES = ("standard", "minmax", "none")
+IN_WORDS = {
+    "standard": "standardised",
+    "quantile": "scaled by median and quartiles",
+    "minmax": "scaled to [0, 1]",
+    "none": "as they are",
+}
+SCALES = tuple(IN_WORDS)
 BAND = 4096  # rows that are prepared at a time
 FIGURES = 3  # of a column that is standardised with noise: the count, the sum and the sum of squared deviations
 NARROWEST = 1e-3  # of the stated width: the least deviation that is believed of noisy sums
 SPREADS = 2.0  # deviations of the noise that a noisy variance must exceed to count as more than noise
 CONSTANT = 1e-12  # relative to the mean: a smaller deviation is rounding error, and the column is constant
+QUANTILES = (0.0, 0.01, 0.25, 0.5, 0.75, 0.99, 1.0)  # of a column that are kept, rounded, beside its rule
+NORMAL = (1.349, 4.653)  # how far the quartiles, and the quantiles of 1 % and 99 %, of a normal law are apart
+FAR = 4.0  # deviations from the mean that count as far where no quantiles are known: of any column at most 1 row in 16
 
 
 @dataclass(frozen=True)
 class Number:
-    """A column of numbers: (value − shift)/scale, with `fill` for a missing value."""
+    """A column of numbers: (value − shift)/scale, with `fill` for a missing value.
+
+    `quantiles` are those of QUANTILES in training, rounded so that none is a row's own value; empty where the rows were
+    not in one place, as with real sites. A value beyond `ends` is far from those of the training.
+    """
 
     name: str
     shift: float = 0.0
     scale: float = 1.0
     fill: float = 0.0
+    quantiles: tuple[float, ...] = ()
+    ends: tuple[float, float] | None = None
+
+    @staticmethod
+    def from_json(record: Json) -> "Number":
+        """Read the rule from its fields."""
+        ends, quantiles = record.get("ends"), tuple(record.get("quantiles", ()))
+        return Number(**record | {"quantiles": quantiles, "ends": None if ends is None else (ends[0], ends[1])})
 
 
 @dataclass(frozen=True)
@@ -137,16 +168,32 @@ class Preprocessing:
             raise FoedusError(f"{table.place(row)}, column {rule.name!r}: expected a number. Got {cell!r} instead.")
         return column
 
-    def unknown(self, table: Table) -> dict[str, int]:
-        """Count the rows of each column of words with a word that no site had in training."""
-        counts = {}
+    def strange(self, table: Table) -> list[str]:
+        """Return a sentence for each column in which rows hold what the training has not seen: words, far numbers."""
+        sentences = []
         for rule in self.columns:
+            column = table.columns.get(rule.name)
+            if column is None:
+                continue  # `transform` raises
             if isinstance(rule, Category):
-                column = text_of(table.columns[rule.name])
-                strange = np.array([level not in rule.levels for level in column.levels] + [False])
-                if count := int(strange[column.codes].sum()):
-                    counts[rule.name] = count
-        return counts
+                words = text_of(column)
+                new = np.array([level not in rule.levels for level in words.levels] + [False])
+                if rows := int(new[words.codes].sum()):
+                    examples = [level for level in words.used().levels if level not in rule.levels]
+                    sentences.append(
+                        f"in {rows:,} of {counted(table.rows)} {rule.name!r} is a word that no site had in training "
+                        f"({listing(map(repr, examples), 3)}); it counts as none"
+                    )
+            elif not isinstance(column, Words) and (ends := rule.ends) is not None:
+                far = (column < ends[0]) | (column > ends[1])
+                if rows := int(far.sum()):
+                    first = int(np.argmax(far))
+                    sentences.append(
+                        f"in {rows:,} of {counted(table.rows)} {rule.name!r} is far from the numbers of the training "
+                        f"({number_text(float(column[first]))} in {table.place(first).rpartition(', ')[2]}; "
+                        f"usual is {ends[0]:.3g} to {ends[1]:.3g}); look at its unit"
+                    )
+        return sentences
 
     def to_json(self) -> Json:
         """Return the rules as a JSON object."""
@@ -166,7 +213,7 @@ class Preprocessing:
         for rule in record.pop("columns"):
             rule = dict(rule)
             if rule.pop("kind") == "number":
-                columns.append(Number(**rule))
+                columns.append(Number.from_json(rule))
             else:
                 columns.append(Category(rule["name"], tuple(rule["levels"])))
         tuples = {name: tuple(record.pop(name, ())) for name in ("labels", "groups", "exact")}
@@ -209,12 +256,13 @@ def fit(
     secure: bool = False,
     answers: Answers | None = None,
     count_rows: bool = False,
+    private: bool = False,
 ) -> Preprocessing:
     """Find the scales and vocabularies over the sites of a cohort, in at most two rounds.
 
     Args:
         cohort: the sites' tables.
-        scale: "standard", "minmax" or "none".
+        scale: "standard" by mean and deviation, "quantile" by median and quartiles, "minmax" or "none".
         intercept: whether a column of ones is added.
         bounds: (low, high) of columns of numbers; they are scaled by them and the sites are not asked.
         categories: the words of columns of words; the sites are not asked.
@@ -223,6 +271,7 @@ def fit(
         secure: whether only sums over sites are seen.
         answers: who answers for the sites; the cohort's own tables when left out.
         count_rows: whether the sites are asked for their number of rows, of which the rules keep the total.
+        private: whether the training is private, so that no quantiles of the rows are kept.
 
     Returns:
         The rules, and with them the rounds and bytes that they took and the privacy that they spent.
@@ -233,6 +282,12 @@ def fit(
     words = [name for name in cohort.features if name in cohort.words and name not in categories]
     if epsilon is not None:
         check_private(scale, [n for n in numbers if n not in bounds], words)
+    in_one_place = answers is None and epsilon is None and not secure and not private
+    if scale == "quantile" and numbers and not in_one_place:
+        raise FoedusError(
+            "[preprocess] scale = 'quantile' needs the sites' rows in one place, without [privacy] and secure; state "
+            "the bounds of columns in [preprocess.bounds], or use scale = 'standard'."
+        )
     request = FiguresRequest(
         sums=tuple(numbers) if scale == "standard" or roles.missing == "mean" else (),
         ranges=tuple(numbers) if scale == "minmax" else (),
@@ -253,11 +308,12 @@ def fit(
             columns.append(Category(name, _checked_levels(name, categories.get(name) or sums.words[name], roles)))
         elif name not in numbers:
             low, high = bounds[name]
-            columns.append(Number(name, low, high - low, 0.5 * (low + high)))
+            columns.append(Number(name, low, high - low, 0.5 * (low + high), ends=(low, high)))
         else:
             # Laplace noise of scale b has the variance 2b², and the noises of all sites add up
             spread = 0.0 if epsilon is None else figures / epsilon * (2.0 * answers.sites) ** 0.5
-            columns.append(_number(sums, name, scale, bounds.get(name), spread))
+            quantiles = quantiles_of(cohort.tables, name) if in_one_place else ()
+            columns.append(_number(sums, name, scale, bounds.get(name), spread, quantiles))
     for rule in columns:
         if isinstance(rule, Number) and not np.all(np.isfinite([rule.shift, rule.scale])):
             raise FoedusError(f"the column {rule.name!r} holds numbers too large to scale; rescale it at the sites.")
@@ -282,17 +338,61 @@ def fit(
     )
 
 
-def _number(sums: ColumnSums, name: str, scale: str, bounds: tuple[float, float] | None, spread: float = 0.0) -> Number:
+def quantiles_of(tables: Mapping[str, Table], name: str) -> tuple[float, ...]:
+    """Return the quantiles of a column over all sites, rounded away from the median; none where it has no value.
+
+    The outer ones are rounded to about a tenth of the spread, the quartiles and the median to about a hundredth.
+    """
+    values = np.concatenate([present_numbers(table.columns[name]) for table in tables.values()])
+    if not len(values):
+        return ()
+    with np.errstate(over="ignore", invalid="ignore"):  # numbers too large to scale are refused in a sentence
+        exact = np.quantile(values, QUANTILES)
+        spread = exact[-2] - exact[1] or exact[-1] - exact[0]
+        if not 0 < spread < np.inf:
+            return tuple(map(float, exact)) if spread == 0 else ()
+    power = 10.0 ** np.floor(np.log10(0.1 * spread))
+    coarse = power * next(digit for digit in (1.0, 2.0, 5.0, 10.0) if digit * power >= 0.0999 * spread)
+    units = np.array([coarse, coarse, *[coarse / 10.0] * 3, coarse, coarse])
+    steps = exact / units
+    brackets = units * np.concatenate([np.floor(steps[:3]), np.rint(steps[3:4]), np.ceil(steps[4:])])
+    return tuple(float(f"{value:.12g}") for value in brackets)
+
+
+def _usual(quantiles: tuple[float, ...]) -> tuple[float, float]:
+    """Return the ends beyond which a value is far from those of the training.
+
+    It is beyond the least and the greatest, and farther beyond the quantiles of 1 % and 99 % than these are apart; in
+    a column of positive numbers below that of 1 % also where the ratio is as large.
+    """
+    least, low, *_, high, most = quantiles
+    return min(least, low * low / high if low > 0 else 2.0 * low - high), max(most, 2.0 * high - low)
+
+
+def _number(
+    sums: ColumnSums,
+    name: str,
+    scale: str,
+    bounds: tuple[float, float] | None,
+    spread: float = 0.0,
+    quantiles: tuple[float, ...] = (),
+) -> Number:
     """Return the rule of a column.
 
-    `spread` is the deviation of the noise on a sum over sites, per unit of sensitivity.
+    `spread` is the deviation of the noise on a sum over sites, per unit of sensitivity; `quantiles` those of the rows,
+    where they are known.
     """
     mean = sums.means.get(name, 0.0)
+    ends = _usual(quantiles) if quantiles else bounds
     if scale == "none":
-        return Number(name, fill=mean)
+        return Number(name, fill=mean, quantiles=quantiles, ends=ends)
+    if scale == "quantile":
+        _, low, first, middle, third, high, _ = quantiles
+        width = (third - first) / NORMAL[0] or (high - low) / NORMAL[1]
+        return Number(name, middle, width or 1.0, mean if name in sums.means else middle, quantiles, ends)
     if scale == "minmax":
         low, high = sums.ends[name]
-        return Number(name, low, high - low if high > low else 1.0, mean)
+        return Number(name, low, high - low if high > low else 1.0, mean, quantiles, ends or (low, high))
     variance = sums.squares[name] / sums.counts[name]
     if bounds is not None:
         # Noise may have made the variance tiny or negative, and dividing by it would blow the column up. So it is at
@@ -301,7 +401,9 @@ def _number(sums: ColumnSums, name: str, scale: str, bounds: tuple[float, float]
         least = max((NARROWEST * width) ** 2, SPREADS * spread * furthest**2 / sums.counts[name])
         variance = float(np.clip(max(variance, least), None, (0.5 * width) ** 2))
     deviation = variance**0.5
-    return Number(name, mean, 1.0 if deviation <= CONSTANT * max(abs(mean), 1e-300) else deviation, mean)
+    deviation = 1.0 if deviation <= CONSTANT * max(abs(mean), 1e-300) else deviation
+    ends = ends or (mean - FAR * deviation, mean + FAR * deviation)
+    return Number(name, mean, deviation, mean, quantiles, ends)
 
 
 def _checked_levels(name: str, levels: tuple[str, ...], roles: Roles) -> tuple[str, ...]:

@@ -1,7 +1,8 @@
 """Remedies for one site's table, stated beside the experiment: the file itself stays as it is.
 
 They are applied in this order: columns are left out (`drop`), renamed (`rename`), their values replaced (`map`) and
-multiplied (`scale`). Names after `rename` are the new ones.
+multiplied (`scale`). Names after `rename` are the new ones. A run keeps them with its settings, so that later rows of a
+site can be brought into the same form: such rows need not hold every column and every value that a remedy names.
 """
 
 from collections.abc import Mapping
@@ -38,20 +39,40 @@ class Remedies:
     map: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     scale: Mapping[str, float] = field(default_factory=dict)
 
-    def apply(self, table: Table, place: str) -> Table:
-        """Return the table after the remedies; raise where one names a column or a value that is not there."""
+    @property
+    def words(self) -> str:
+        """The remedies in the words of an experiment file; empty where there are none."""
+        parts = [f"{key} {', '.join(map(str, value))}" for key in ("drop", "map") if (value := getattr(self, key))]
+        parts += [f"{name} is called {new}" for name, new in self.rename.items()]
+        parts += [f"scale.{name} = {factor:g}" for name, factor in self.scale.items()]
+        parts += [f"{key} = {value!r}" for key, value in vars(self.form).items() if value is not None]
+        return ", ".join(parts)
+
+    def apply(self, table: Table, place: str, *, later: bool = False) -> Table:
+        """Return the table after the remedies; raise where one names a column or a value that is not there.
+
+        `later`: these are rows of after the training, where what a remedy names may be missing: few rows do not hold
+        every value, and rows to predict have no label.
+        """
+
+        def has(name: str, remedy: str) -> bool:
+            if not later:
+                _find(columns, name, table, f"{place} {remedy}")
+            return name in columns
+
         columns = dict(table.columns)
         for name in self.drop:
-            _find(columns, name, table, f"{place} drop")
-            del columns[name]
+            if has(name, "drop"):
+                del columns[name]
         for name in self.rename:
-            _find(columns, name, table, f"{place} rename")
+            has(name, "rename")
         columns = _renamed(columns, self.rename, f"{place} rename")
         for name, values in self.map.items():
-            _find(columns, name, table, f"{place} map")
-            columns[name] = _mapped(columns[name], values, f"{table.source}: {place} map.{name}")
+            if has(name, "map"):
+                columns[name] = _mapped(columns[name], values, f"{table.source}: {place} map.{name}", later)
         for name, factor in self.scale.items():
-            _find(columns, name, table, f"{place} scale")
+            if not has(name, "scale"):
+                continue
             column = columns[name]
             if isinstance(column, Words):
                 raise FoedusError(
@@ -80,11 +101,11 @@ def _renamed(columns: Mapping[str, Column], names: Mapping[str, str], place: str
     return result
 
 
-def _mapped(column: Column, values: Mapping[str, str], place: str) -> Column:
+def _mapped(column: Column, values: Mapping[str, str], place: str, later: bool) -> Column:
     """The column with values replaced; it holds numbers afterwards if every value is one."""
     words = text_of(column)
     for old in values:
-        if old not in words.levels:
+        if old not in words.levels and not later:
             hint = did_you_mean(old, words.levels)
             raise FoedusError(f"{place}: no row has {old!r}; its values are {listing(words.levels, 6)}.{hint}")
     levels = [values.get(level, level) for level in words.levels]

@@ -52,7 +52,7 @@ class FiguresRequest:
 
 def answer(table: Table, request: FiguresRequest) -> Sums:
     """Compute a site's reply in round 1, from its own table alone."""
-    values = {name: _present(table.columns[name]) for name in {*request.sums, *request.ranges}}
+    values = {name: present_numbers(table.columns[name]) for name in {*request.sums, *request.ranges}}
     return Sums(
         count={name: len(values[name]) for name in request.sums},
         total={name: float(np.sum(values[name])) for name in request.sums},
@@ -65,7 +65,7 @@ def answer(table: Table, request: FiguresRequest) -> Sums:
 def deviations(table: Table, means: Mapping[str, float]) -> dict[str, float]:
     """Compute a site's reply in round 2: the sums of squared deviations from the means."""
     with np.errstate(over="ignore"):  # an infinite sum is told in a sentence
-        return {name: float(np.sum((_present(table.columns[name]) - mean) ** 2)) for name, mean in means.items()}
+        return {name: float(np.sum((present_numbers(table.columns[name]) - mean) ** 2)) for name, mean in means.items()}
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ class FigureNoise:
 
     def first(self, table: Table, request: FiguresRequest) -> Sums:
         """Return the reply of round 1 with noise on its counts and sums."""
-        values = {name: _present(table.columns[name]) for name in request.sums}
+        values = {name: present_numbers(table.columns[name]) for name in request.sums}
         count = {name: self.add(f"the number of values of {name}", np.ones(len(values[name])), 1.0) for name in values}
         total = {}
         for name in values:
@@ -108,7 +108,7 @@ class FigureNoise:
         for name, mean in means.items():
             low, high = self.bounds[name]
             furthest = max(mean - low, high - mean)
-            shares = ((np.clip(_present(table.columns[name]), low, high) - mean) / furthest) ** 2
+            shares = ((np.clip(present_numbers(table.columns[name]), low, high) - mean) / furthest) ** 2
             replies[name] = self.add(f"the squared deviations of {name}", shares, furthest**2)
         return replies
 
@@ -119,8 +119,8 @@ def _numbers(column: Column) -> np.ndarray:
     return column
 
 
-def _present(column: Column) -> np.ndarray:
-    """The numbers of a column without its missing values."""
+def present_numbers(column: Column) -> np.ndarray:
+    """Return the numbers of a column without its missing values."""
     numbers = _numbers(column)
     return numbers[~np.isnan(numbers)] if np.isnan(np.sum(numbers)) else numbers  # mostly none is missing
 

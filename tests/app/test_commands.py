@@ -200,7 +200,7 @@ def test_rows_to_predict_need_no_label_and_may_hold_new_words(foedus: Command):
     Path("new.csv").write_text(text + "70,moon base,130,,2,yes\n")
     result = foedus("predict", ACCEPT, "runs/study", "new.csv")
     assert result.status == 0
-    assert "1 rows have a 'ward' that no site had" in result.err
+    assert "in 1 of 1 row 'ward' is a word that no site had in training ('moon base')" in result.err
     assert result.out.count("\n") == 2
     for wrong, words in (
         (text.replace("age", "agee") + "70,surgery,130,1,2,yes\n", ("'age'", "Did you mean 'agee'?")),

@@ -2,9 +2,12 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from foedus.base.errors import FoedusError
 from foedus.data import preprocess, sums
@@ -121,7 +124,7 @@ def test_stated_bounds_and_words_are_not_asked_about():
     assert rules.rounds == 1  # the label's values alone
     assert rules.up == 3 * len("no\nyes")
     age = rules.columns[0]
-    assert age == Number("age", 0.0, 120.0, 60.0)
+    assert age == Number("age", 0.0, 120.0, 60.0, ends=(0.0, 120.0))
     assert rules.names[2:6] == ["ward=east", "ward=north", "ward=south", "ward=west"]
 
 
@@ -142,7 +145,9 @@ def test_unknown_words_count_as_none_and_are_told():
         "new", {"age": np.array([50.0, 60.0]), "lab": np.zeros(2), "ward": Words.of(["moon", "east"])}, np.arange(2)
     )
     np.testing.assert_array_equal(rules.transform(new)[:, 2:5], [[0, 0, 0], [1, 0, 0]])
-    assert rules.unknown(new) == {"ward": 1}
+    assert rules.strange(new) == [
+        "in 1 of 2 rows 'ward' is a word that no site had in training ('moon'); it counts as none"
+    ]
 
 
 def test_missing_words_are_a_category_of_their_own():
@@ -268,3 +273,63 @@ def test_replacing_a_row_changes_figures_by_no_more_than_is_assumed():
 def test_privacy_needs_what_it_is_calibrated_to(settings, words):
     with pytest.raises(FoedusError, match=words):
         preprocess.fit(cohort(), **settings, epsilon=1.0)
+
+
+def measured(values: np.ndarray, **more: Any) -> preprocess.Number:
+    """The rule of one column of numbers, over four sites."""
+    parts = np.array_split(values, 4)
+    tables = {f"s{i}": Table(f"s{i}", {"v": part, "y": np.arange(len(part)) % 2.0}, np.arange(len(part)))
+              for i, part in enumerate(parts)}  # fmt: skip
+    (rule,) = preprocess.fit(gather(tables, Roles("y", "1")), **more).columns
+    assert isinstance(rule, preprocess.Number)
+    return rule
+
+
+@given(
+    st.lists(st.floats(-1e6, 1e6, allow_subnormal=False), min_size=8, max_size=60, unique=True),
+    st.floats(1e-6, 1e6),
+    st.floats(-1e6, 1e6),
+)
+def test_kept_quantiles_enclose_the_rows_and_no_row_is_far(values, scale, shift):
+    column = np.array(values) * scale + shift
+    rule = measured(column)
+    exact = np.quantile(column, preprocess.QUANTILES)
+    slack = 1e-9 * (1 + np.max(np.abs(exact)))
+    assert np.all(np.array(rule.quantiles)[:3] <= exact[:3] + slack)
+    assert np.all(np.array(rule.quantiles)[4:] >= exact[4:] - slack)
+    assert rule.ends is not None
+    assert rule.ends[0] <= column.min() + slack
+    assert rule.ends[1] >= column.max() - slack
+    spread = exact[-2] - exact[1]
+    assert np.all(np.abs(np.array(rule.quantiles) - exact) <= 0.21 * spread + slack)
+
+
+def test_no_kept_quantile_is_the_value_of_a_row():
+    ages = np.random.default_rng(0).normal(55, 9, 200).round(1)
+    rule = measured(ages)
+    assert rule.quantiles[0] < ages.min()
+    assert rule.quantiles[-1] > ages.max()
+    assert rule.quantiles[0] % 5 == rule.quantiles[-1] % 5 == 0
+
+
+def test_one_wrong_cell_does_not_move_the_scale_by_quantiles():
+    ages = np.random.default_rng(0).normal(55, 9, 360)
+    wrong = ages.copy()
+    wrong[7] = 6300.0
+    clean, spoilt = (measured(column, scale="quantile") for column in (ages, wrong))
+    assert clean.scale == pytest.approx(9, rel=0.15)
+    assert spoilt.scale == pytest.approx(clean.scale, rel=0.02)
+    assert spoilt.shift == pytest.approx(clean.shift, abs=0.2)
+    assert measured(wrong).scale > 30 * measured(ages).scale
+
+
+def test_quantiles_are_kept_only_where_the_rows_are_in_one_place():
+    ages = np.random.default_rng(0).normal(55, 9, 360)
+    for more in ({"secure": True}, {"private": True}):
+        rule = measured(ages, **more)
+        assert rule.quantiles == ()
+        assert rule.ends == pytest.approx((ages.mean() - 4 * ages.std(), ages.mean() + 4 * ages.std()))
+        with pytest.raises(FoedusError, match="scale = 'quantile' needs the sites' rows in one place"):
+            measured(ages, scale="quantile", **more)
+    stated = measured(ages, bounds={"v": (0.0, 120.0)}, private=True)
+    assert (stated.quantiles, stated.ends) == ((), (0.0, 120.0))

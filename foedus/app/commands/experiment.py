@@ -6,7 +6,7 @@ A command imports what it needs when it is called, so that no command waits for 
 import itertools
 import json
 import sys
-from collections.abc import Container, Mapping
+from collections.abc import Container, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -36,6 +36,9 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print one line of JSON an 
 Again = Annotated[bool, typer.Option("--again", help="Run anew what is finished, and replace what is there.")]
 RunFolder = Annotated[Path, typer.Argument(help="The run directory of the model.", show_default=False)]
 Accept = Annotated[bool, typer.Option("--accept-uncertified", help="Go on with a run that is not certified.")]
+Strict = Annotated[
+    bool, typer.Option("--strict", help="Refuse rows with words or numbers that are far from those of the training.")
+]
 Separator = Annotated[str | None, typer.Option(help="What stands between cells; recognised by default.")]
 
 
@@ -293,6 +296,15 @@ def predict(
     out: Annotated[
         Path | None, typer.Option(help="A CSV file for the predictions; the screen when left out.", show_default=False)
     ] = None,
+    site: Annotated[
+        str | None,
+        typer.Option(
+            help="The site whose rows these are, so that they are read as its file was; that of the file's name when "
+            "left out.",
+            show_default=False,
+        ),
+    ] = None,
+    strict: Strict = False,
     separator: Separator = None,
     accept_uncertified: Accept = False,
 ) -> None:
@@ -300,14 +312,9 @@ def predict(
     from foedus.app.experiment.predict import predict as predict_rows
     from foedus.base.files import write_whole
 
-    predictions = predict_rows(_open_checked(model, accept_uncertified), table, separator)
-    for name, count in predictions.unknown.items():
-        print(
-            f"foedus: note: {count} rows have a {name!r} that no site had in training; it counts as none.",
-            file=sys.stderr,
-        )
-    if predictions.empty:
-        print(f"foedus: note: {predictions.empty} rows miss a value and have no prediction.", file=sys.stderr)
+    saved_model = _open_checked(model, accept_uncertified)
+    predictions = predict_rows(saved_model, table, separator, site=site, strict=strict)
+    _print_notes(predictions.notes)
     if out is None:
         typer.echo(predictions.csv(), nl=False)
         return
@@ -315,6 +322,12 @@ def predict(
         raise FoedusError(f"--out {out}: there is no folder {out.parent}.")
     write_whole(out, predictions.csv().encode())
     typer.echo(f"Wrote {len(predictions.answers)} predictions to {out}.")
+
+
+def _print_notes(notes: Iterable[str]) -> None:
+    """Print what is to be known of new rows beside the answers."""
+    for note in notes:
+        print(f"foedus: note: {note}", file=sys.stderr)
 
 
 def export(
@@ -416,8 +429,12 @@ def _print_doubts(console: "Console", results: "list[Doubt]") -> int:
 def evaluate(
     model: RunFolder,
     tables: Annotated[
-        list[Path], typer.Argument(help="Tables of raw rows with the label, one a site.", show_default=False)
+        list[str],
+        typer.Argument(
+            metavar="[SITE=]FILE...", help="Tables of raw rows with the label, one a site.", show_default=False
+        ),
     ],
+    strict: Strict = False,
     separator: Separator = None,
     epsilon: Annotated[
         float | None,
@@ -433,7 +450,8 @@ def evaluate(
 
     from foedus.app.experiment.evaluate import evaluate_files
 
-    evaluation = evaluate_files(model, tables, separator, epsilon, delta)
+    evaluation, notes = evaluate_files(model, tables, separator, epsilon, delta, strict=strict)
+    _print_notes(notes)
     typer.echo(json.dumps(evaluation.to_json()) if as_json else str(evaluation))
     if not as_json:
         typer.echo(f"\nKept in {model}; open {model / 'report.html'} in a browser.")

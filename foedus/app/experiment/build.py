@@ -396,6 +396,7 @@ def rules_of(settings: Settings, cohort: Cohort, answers: Answers | None = None)
         secure=secure_of(settings),
         answers=answers,
         count_rows=counts_rows(settings),
+        private=settings["privacy"] is not None,
     )
 
 

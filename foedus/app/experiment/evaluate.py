@@ -1,20 +1,19 @@
 """Evaluates the model of a run directory on raw rows, which are prepared as in training."""
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
 from foedus.app.experiment import build
-from foedus.app.experiment.predict import SavedModel, open_model
+from foedus.app.experiment.predict import SavedModel, new_rows, open_model
 from foedus.app.experiment.sources import roles_of
 from foedus.app.experiment.sweep import Settings
 from foedus.app.report import html
 from foedus.base.errors import FoedusError
 from foedus.data import preprocess, tables
 from foedus.data.columns import text_of
-from foedus.data.formats import Format
+from foedus.data.formats import site_name
 from foedus.data.preprocess import Preprocessing
 from foedus.data.sites import Cohort, Roles, complete
 from foedus.data.tables import Table
@@ -28,30 +27,40 @@ from foedus.statistics.noisy import EvaluationNoise
 
 def evaluate_files(
     folder: Path,
-    files: Sequence[Path],
+    files: Sequence[str],
     separator: str | None = None,
     epsilon: float | None = None,
     delta: float | None = None,
-) -> Evaluation:
-    """Evaluate a model on files, each of which is a site called after the file; keep the figures in the run.
+    *,
+    strict: bool = False,
+) -> tuple[Evaluation, list[str]]:
+    """Evaluate a model on files, each written as FILE or SITE=FILE; keep the figures in the run.
 
-    With `epsilon`, and for a private run in any case, the figures have noise, which the ledger of the run lists.
+    Returns:
+        The figures, which with `epsilon` and for a private run in any case have noise, which the ledger of the run
+        lists; and sentences about the rows: how they were read, and what in them the training has not seen.
     """
     model = open_model(folder)
     run = model.run
     noise = _noise(run.ledger, folder, epsilon, delta)
-    settings = _settings(folder)
+    if model.settings is None:
+        raise FoedusError(f"{folder}: experiment.json is missing or damaged, so its terms are not known.")
     names = _names(files)
-    cohort, terms = _terms(model, settings)
-    rows = {name: _rows(cohort, model.rules, tables.read(path, Format(separator))) for name, path in names.items()}
-    source = ", ".join(path.name for path in files)
+    cohort, terms = _terms(model, model.settings)
+    notes: list[str] = []
+    rows = {}
+    for name, (path, site) in names.items():
+        new = new_rows(model, path, site, separator, strict=strict)
+        notes += new.notes
+        rows[name] = _rows(cohort, model.rules, new.table)
+    source = ", ".join(path.name for path, _ in names.values())
     evaluation = evaluation_of(here(rows, noise), terms, model.w, run.decision, noise, source)
     if noise is not None and run.ledger is not None:
         run.ledger = with_further_rows(run.ledger, [*names], noise.releases(terms), noise.delta)
     run.evaluations[evaluation.source] = evaluation
     run.save(folder)
     html.write({folder.resolve().name: run}, folder / "report.html", html.asked_in(folder))
-    return evaluation
+    return evaluation, notes
 
 
 def _noise(ledger: Ledger | None, folder: Path, epsilon: float | None, delta: float | None) -> EvaluationNoise | None:
@@ -72,20 +81,20 @@ def _noise(ledger: Ledger | None, folder: Path, epsilon: float | None, delta: fl
     return EvaluationNoise(epsilon, delta, "opendp")
 
 
-def _settings(folder: Path) -> Settings:
-    try:
-        return json.loads((folder / "experiment.json").read_text(encoding="utf-8"))["settings"]
-    except (OSError, ValueError, KeyError, TypeError):
-        raise FoedusError(f"{folder}: experiment.json is missing or damaged, so its terms are not known.") from None
-
-
-def _names(files: Sequence[Path]) -> dict[str, Path]:
-    """The name of the site that each file stands for."""
-    names: dict[str, Path] = {}
-    for path in files:
-        if path.stem in names:
-            raise FoedusError(f"{names[path.stem]} and {path} would both be site {path.stem!r}; rename one of them.")
-        names[path.stem] = path
+def _names(files: Sequence[str]) -> dict[str, tuple[Path, str | None]]:
+    """By the name of its site, each file and its site as it was written: SITE=FILE, or nothing where FILE alone."""
+    names: dict[str, tuple[Path, str | None]] = {}
+    for text in files:
+        prefix, equals, rest = text.partition("=")
+        is_named = bool(equals) and bool(prefix) and not Path(text).exists()
+        path = Path(rest if is_named else text)
+        name = prefix if is_named else site_name(path)
+        if name in names:
+            raise FoedusError(
+                f"{names[name][0]} and {path} would both be site {name!r}; give one of them another name, as in "
+                f"other={path}."
+            )
+        names[name] = (path, prefix if is_named else None)
     return names
 
 

@@ -17,7 +17,7 @@ from foedus.base.engine import return_memory
 from foedus.base.errors import FoedusError
 from foedus.base.files import Json
 from foedus.data.holdout import KeptOut, split_cohort
-from foedus.data.preprocess import Preprocessing
+from foedus.data.preprocess import IN_WORDS, Preprocessing
 from foedus.data.sites import Cohort
 from foedus.protocol.algorithm import name_of
 from foedus.runtime.run import Run
@@ -203,8 +203,7 @@ def description_of(command: str, title: str, setup: RunSetup, *, is_simulated: b
     cohort, rules = setup.cohort, setup.rules
     rows = sum(table.rows for table in cohort.tables.values())
     where = f"{rows} rows at {len(cohort.tables)} sites" if rows else f"at {setup.problem.terms.clients} sites"
-    scaling = {"standard": "standardised", "minmax": "scaled to [0, 1]", "none": "as they are"}[rules.scale]
-    columns = [f"{len(cohort.features) - len(cohort.words)} columns of numbers, {scaling}"]
+    columns = [f"{len(cohort.features) - len(cohort.words)} columns of numbers, {IN_WORDS[rules.scale]}"]
     columns += [f"{len(cohort.words)} of categories"] if cohort.words else []
     kind = "simulated " if is_simulated else ""
     description: Json = {

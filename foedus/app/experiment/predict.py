@@ -2,15 +2,22 @@
 
 import csv
 import io
-from dataclasses import dataclass
+import json
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 
+from foedus.app.experiment.sources import form_of, remedies_by_site
+from foedus.app.experiment.sweep import Settings
 from foedus.base.errors import FoedusError
+from foedus.base.files import Json
 from foedus.data import tables
-from foedus.data.formats import Format
+from foedus.data.columns import counted, listing
+from foedus.data.formats import Format, site_name
 from foedus.data.preprocess import Preprocessing
+from foedus.data.remedies import Remedies
+from foedus.data.tables import Table
 from foedus.problem.losses import Loss, class_of
 from foedus.runtime.run import Run, load
 from foedus.statistics.tally import Rule
@@ -18,10 +25,21 @@ from foedus.statistics.tally import Rule
 
 @dataclass(frozen=True)
 class SavedModel:
-    """A linear model as a run directory holds it."""
+    """A linear model as a run directory holds it; `record` is its experiment.json, empty where there is none."""
 
     run: Run
     rules: Preprocessing
+    record: Json = field(default_factory=dict)
+
+    @property
+    def settings(self) -> Settings | None:
+        """What was asked of the run; None where it was not made from an experiment file."""
+        return self.record.get("settings")
+
+    @property
+    def remedies(self) -> dict[str, Remedies]:
+        """The remedies for the files of single sites, by site."""
+        return {} if self.settings is None else remedies_by_site(self.settings)
 
     @property
     def w(self) -> np.ndarray:
@@ -46,17 +64,24 @@ class SavedModel:
 
 
 @dataclass(frozen=True)
+class NewRows:
+    """A table of rows of after the training, in the form in which the model takes them, and what is said about it."""
+
+    table: Table
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class Predictions:
     """One entry a row: the answer, the probability of the positive class (logistic loss only), and the score xᵀw.
 
-    `unknown` counts the rows with a word that no site had in training, by column; `empty` those without an answer.
+    `notes` are sentences about the rows: how they were read, and what in them the training has not seen.
     """
 
     answers: list[str]
     scores: np.ndarray
     probabilities: np.ndarray | None
-    unknown: dict[str, int]
-    empty: int
+    notes: tuple[str, ...]
 
     def csv(self) -> str:
         """Return the predictions as CSV text; the cells of a row without an answer are empty."""
@@ -84,14 +109,58 @@ def open_model(folder: Path) -> SavedModel:
         raise FoedusError(f"{folder}: preprocessing.json is missing, so raw rows cannot be prepared as in training.")
     run = load(folder)
     assert run.rules is not None
-    return SavedModel(run, run.rules)
+    try:
+        file = folder / "experiment.json"
+        record = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+    except (OSError, ValueError):
+        raise FoedusError(
+            f"{folder}: experiment.json is damaged, so it is not known how its sites' files are read."
+        ) from None
+    return SavedModel(run, run.rules, record)
 
 
-def predict(model: SavedModel, path: Path, separator: str | None = None) -> Predictions:
+def new_rows(
+    model: SavedModel, path: Path, site: str | None = None, separator: str | None = None, *, strict: bool = False
+) -> NewRows:
+    """Read a raw table as the training read the files of its site.
+
+    Args:
+        model: the model that the rows are for.
+        path: the file.
+        site: whose rows these are; the site that the file is called after, when left out. The rows of a site that is
+            not one of the run are read as they are.
+        separator: of the file, where it is not recognised and is not that of the site's file in training.
+        strict: whether words and values that the training has not seen are refused.
+    """
+    remedies, notes = model.remedies, []
+    sites = [*model.record.get("sites", ())]
+    if site is None:
+        site = site_name(path)
+        if remedies and site not in sites:
+            raise FoedusError(
+                f"{path}: the run has remedies for the files of {listing(remedies)}, so say whose rows these are "
+                f"(predict … --site NAME, evaluate … NAME={path.name}): one of {listing(sites)}, or another name for "
+                "rows that are coded as the model's columns are."
+            )
+    elif remedies and site not in sites:
+        notes.append(f"{site!r} is no site of this run ({listing(sites)}), so {path} is read as it is.")
+    remedy = remedies.get(site, Remedies())
+    common = Format() if model.settings is None else form_of(model.settings, remedy)
+    table = remedy.apply(tables.read(path, Format(separator).over(common)), f"[data.sites.{site}]", later=True)
+    if remedy.words:
+        notes.append(f"{path} is read as the file of {site} was in training: {remedy.words}.")
+    strange = model.rules.strange(table)
+    if strict and strange:
+        raise FoedusError(f"{path}: {strange[0]} (--strict refuses such rows).")
+    return NewRows(table, (*notes, *(f"{path}: {sentence}." for sentence in strange)))
+
+
+def predict(
+    model: SavedModel, path: Path, separator: str | None = None, *, site: str | None = None, strict: bool = False
+) -> Predictions:
     """Predict every row of a raw table; a row with a missing value that the rules do not fill gets an empty answer."""
-    rules = model.rules
-    table = tables.read(path, Format(separator))
-    X = rules.transform(table)
+    rules, rows = model.rules, new_rows(model, path, site, separator, strict=strict)
+    X = rules.transform(rows.table)
     if X.shape[1] != model.w.size:
         raise FoedusError(
             f"the model has {model.w.size} numbers, but its preprocessing makes {X.shape[1]}; the folder is damaged."
@@ -108,4 +177,6 @@ def predict(model: SavedModel, path: Path, separator: str | None = None) -> Pred
     else:
         numbers = model.loss.answer(scores)
         answers = [f"{s:.6g}" if ok else "" for s, ok in zip(numbers, has_score, strict=True)]
-    return Predictions(answers, scores, probabilities, rules.unknown(table), int(np.sum(~has_score)))
+    empty = int(np.sum(~has_score))
+    absence = (f"{path}: no prediction for {counted(empty)}, in which a value is missing.",) if empty else ()
+    return Predictions(answers, scores, probabilities, (*rows.notes, *absence))

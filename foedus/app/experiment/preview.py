@@ -15,7 +15,7 @@ from foedus.app.experiment.build import RunSetup, fit_of
 from foedus.app.experiment.screen import size
 from foedus.base.engine import float64
 from foedus.base.pytrees import nbytes
-from foedus.data import tables
+from foedus.data import preprocess, tables
 from foedus.data.columns import Words, listing, missing_in, text_of
 from foedus.data.preprocess import Category, Number, Preprocessing
 from foedus.data.sites import Cohort
@@ -165,7 +165,7 @@ def features_lines(cohort: Cohort, rules: Preprocessing) -> list[str]:
     numbers = [c.name for c in rules.columns if isinstance(c, Number)]
     lines = []
     if numbers:
-        scaling = {"standard": "standardised", "minmax": "scaled to [0, 1]", "none": "used as they are"}[rules.scale]
+        scaling = preprocess.IN_WORDS[rules.scale]
         lines.append(f"numbers, {scaling}: {listing(numbers)}")
     words = [f"{c.name} ({len(c.levels)})" for c in rules.columns if isinstance(c, Category)]
     if words:

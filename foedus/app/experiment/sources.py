@@ -93,12 +93,12 @@ def tables_of(settings: Settings, folder: Path) -> dict[str, Table]:
     if data["files"] is not None:
         files = files_of(data["files"], folder)
         remedies = remedies_by_site(settings)
-        parts = {s: tables.read(p, _form(settings, remedies.get(s, Remedies()))) for s, p in files.items()}
+        parts = {s: tables.read(p, form_of(settings, remedies.get(s, Remedies()))) for s, p in files.items()}
     else:
         whole = (
             loaders.load(data["set"])
             if data["set"] is not None
-            else tables.read(folder / data["file"], _form(settings, Remedies()))
+            else tables.read(folder / data["file"], form_of(settings, Remedies()))
         )
         parts = sites.by_column(whole, data["site"]) if data["site"] is not None else _deal_out(whole, settings)
     return with_remedies(parts, settings)
@@ -124,8 +124,8 @@ def with_remedies(parts: Mapping[str, Table], settings: Settings) -> dict[str, T
     return {s: remedies.get(s, Remedies()).apply(table, f"[data.sites.{s}]") for s, table in parts.items()}
 
 
-def _form(settings: Settings, remedy: Remedies) -> Format:
-    """How a site's file is written: as its own section says, and else as [data] does."""
+def form_of(settings: Settings, remedy: Remedies) -> Format:
+    """Return how a site's file is written: as its own section says, and else as [data] does."""
     data = settings["data"]
     return remedy.form.over(Format(data["separator"], data["encoding"], data["decimal"]))
 
@@ -155,7 +155,7 @@ def cohort_of(settings: Settings, folder: Path) -> Cohort:
     own = None
     if server is not None:
         remedy = remedies_by_site(settings).get("server", Remedies())
-        own = remedy.apply(tables.read(folder / server, _form(settings, remedy)), "[data.sites.server]")
+        own = remedy.apply(tables.read(folder / server, form_of(settings, remedy)), "[data.sites.server]")
     return sites.gather(tables_of(settings, folder), roles_of(settings), own)
 
 
