@@ -45,7 +45,8 @@ def evaluate_files(
     cohort, terms = _terms(model, settings)
     rows = {name: _rows(cohort, model.rules, tables.read(path, Format(separator))) for name, path in names.items()}
     source = ", ".join(path.name for path in files)
-    evaluation = evaluation_of(here(rows, noise), terms, model.w, run.decision, noise, source)
+    sites, groups = here(rows, noise), model.rules.groups
+    evaluation = evaluation_of(sites, terms, model.w, run.decision, noise, source, groups)
     if noise is not None and run.ledger is not None:
         run.ledger = with_further_rows(run.ledger, [*names], noise.releases(terms), noise.delta)
     run.evaluations[evaluation.source] = evaluation
