@@ -1,7 +1,7 @@
-"""What the histograms of the scores say at every threshold: the ROC curve, the decision curve, and the calibration slope.
+"""What the histograms of the scores say at every threshold: ROC curve, decision curve, and the calibration slope.
 
-A tally counts the scores of positives and negatives in cells of 1/64. Where a site joined cells, because few rows are in
-them, a cell has a first and a last place; the curves then lie in the middle of what both ends allow.
+A tally counts the scores of positives and negatives in cells of 1/64. Where a site joined cells, because few rows are
+in them, a cell has a first and a last place; the curves then lie in the middle of what both ends allow.
 
 The decision curve (Vickers and Elkin 2006) is the net benefit of treating whoever has a predicted probability of at
 least p: true positives per row, less false positives per row times p/(1 − p), which is what one false positive costs

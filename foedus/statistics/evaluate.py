@@ -150,7 +150,7 @@ def _text_table(first: str, figures: Mapping[str, Mapping[str, Figure]], names: 
 
 def _lower(title: str) -> str:
     """A title with a small first letter; abbreviations stay as they are."""
-    return title if title[1:2].isupper() or title[1:2] == "²" else title[:1].lower() + title[1:]
+    return title if title[1:2].isupper() or title[1:2] == "²" or title.startswith("Brier") else title.lower()
 
 
 def _figures(figures: Mapping[str, Figure]) -> Json:
@@ -235,7 +235,7 @@ def evaluate(
     for name, arrays in rows_by_site.items():
         _check_rows(name, arrays, len(vector), terms)
         if groups and (len(arrays) < 3 or np.max(arrays[2], initial=0) >= len(groups)):
-            raise FoedusError(f"site {name!r}: expected (X, y, group) with groups numbered from 0 to {len(groups) - 1}.")
+            raise FoedusError(f"site {name!r}: expected (X, y, group), groups numbered from 0 to {len(groups) - 1}.")
     noise = None if privacy is None else EvaluationNoise(privacy.epsilon, privacy.delta, privacy.sampler)
     return evaluation_of(here(rows_by_site, noise, seed, secure=secure), terms, vector, decision, noise, source, groups)
 

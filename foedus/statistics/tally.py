@@ -134,9 +134,7 @@ def outcomes(answers: np.ndarray, y: np.ndarray) -> np.ndarray:
     return np.array(counts, dtype=float)
 
 
-def _by_group(
-    scores: np.ndarray, y: np.ndarray, group: np.ndarray, rule: Rule, least: int, groups: int
-) -> np.ndarray:
+def _by_group(scores: np.ndarray, y: np.ndarray, group: np.ndarray, rule: Rule, least: int, groups: int) -> np.ndarray:
     """The four counts of each group; all zeros where a class of any group, or of no group, has too few rows."""
     answers = rule.positive(scores)
     masks = [group == g for g in range(groups)]

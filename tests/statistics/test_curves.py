@@ -1,4 +1,4 @@
-"""Curves, predictive values, the calibration slope and rates by group: those of other code on pooled rows, from sums."""
+"""Curves, predictive values, calibration slope and rates by group: those of other code on pooled rows, from sums."""
 
 import json
 
@@ -95,7 +95,7 @@ def test_each_group_has_the_rates_of_its_rows():
         assert result.groups[name]["accuracy"].rows == mine.sum()
     assert Evaluation.from_json(json.loads(json.dumps(result.to_json()))) == result
     assert "sensitivity" in str(result)
-    with pytest.raises(fd.FoedusError, match="site 'a': expected .X, y, group. with groups numbered from 0 to 0"):
+    with pytest.raises(fd.FoedusError, match=r"site 'a': expected \(X, y, group\), groups numbered from 0 to 0"):
         fd.evaluate(problem(), W, SITES, groups=("F",))
 
 
