@@ -602,7 +602,7 @@ def reason_of(server: ProxalServer, converged: bool, names: list[str], solver_ra
     track, eps2, max_outer = server.track, settings.eps2, settings.max_outer
     note = f"; a subproblem solver ended at {solver_ratio:.1g} times its tolerance" if solver_ratio > 1 else ""
     if converged:
-        return f"the stopping test of Algorithm 1 holds after {int(track.k)} outer steps{note}"
+        return f"converged, by the stopping test of Algorithm 1, after {int(track.k)} outer steps{note}"
     least = float(track.least)
     whose = "the server" if int(track.least_at) == len(names) else f"client {names[int(track.least_at)]!r}"
     note_on_least = f"the smallest violation found is {least:.3g}, at {whose}" if least < float("inf") else ""
@@ -612,7 +612,7 @@ def reason_of(server: ProxalServer, converged: bool, names: list[str], solver_ra
         now = float(track.violations[0])
         if now > eps2 * (1.0 + float(abs(server.w).max())):
             away = f"the objective falls without end away from them, where the violation is {now:.3g}"
-            return f"no point was found that meets the terms from this start: {note_on_least}; {away}"
+            return f"no feasible point was found from this start: {note_on_least}; {away}"
         return "the objective is unbounded: it falls without end"
     if bool(track.gave_up):
         left = residuals_left(track, float(server.last_beta), settings.eps1, eps2)
@@ -620,13 +620,13 @@ def reason_of(server: ProxalServer, converged: bool, names: list[str], solver_ra
         if bool(track.stalls) and not at_limit:
             stalled = f"stalled after {int(track.k)} outer steps, for rounding allows no smaller residuals"
             if least > eps2:
-                return f"no point was found that meets the terms: {note_on_least}; it {stalled}"
-            return f"{stalled}: the terms are met; {left}"
+                return f"no feasible point was found: {note_on_least}; it {stalled}"
+            return f"{stalled}: the constraints are met; {left}"
         if not at_limit:
-            return f"no point was found that meets the terms: {note_on_least}, and no small step lessens it"
+            return f"no feasible point was found: {note_on_least}, and no small step lessens it"
         if least > eps2:
-            return f"the terms were not met in {max_outer} outer steps; {note_on_least}; {left}"
-        return f"stopped after {max_outer} outer steps: the terms are met, the model is not yet optimal; {left}"
+            return f"the constraints were not met in {max_outer} outer steps; {note_on_least}; {left}"
+        return f"stopped after {max_outer} outer steps: the constraints are met, the model is not yet optimal; {left}"
     if bool(server.outer) and silent and least == float("inf"):
         return f"stopped at the limit of rounds, still waiting to hear from client {silent[0]!r}"
     must_wait = bool(server.outer) or bool(server.inner.hold)

@@ -50,7 +50,7 @@ def demo(
     data: Annotated[
         Path | None, typer.Option(help="A CSV file, label (0/1 or -1/+1) in the last column, instead of the example.")
     ] = None,
-    hospitals: Annotated[int, typer.Option(help="How many sites the model under terms is trained over.", min=1)] = 5,
+    hospitals: Annotated[int, typer.Option(help="How many sites the constrained model is trained over.", min=1)] = 5,
     max_loss: Annotated[float, typer.Option(help="The cap on the mean loss of label 1 at each of them.")] = 0.2,
     sites: Annotated[int, typer.Option(help="How many sites the algorithms are compared over.", min=1)] = 8,
     seed: Annotated[int, typer.Option(help="Keys every random draw.", min=0, max=2**63 - 1)] = 0,

@@ -216,7 +216,7 @@ def demo(
     problem = problem_of(examples, sites, seed)
     problem_under_terms = terms_of(examples, hospitals, seed, max_loss)
     console.print(
-        f"1. Under terms. {examples.title}: {examples.rows} examples at {hospitals} sites, logistic regression, ridge "
+        f"1. Constrained. {examples.title}: {examples.rows} examples at {hospitals} sites, logistic regression, ridge "
         "penalty.\n"
         f"   Least loss on {'benign' if data is None else 'negative'} cases, while the mean loss on "
         f"{'malignant' if data is None else 'positive'} ones (label 1) is at most {max_loss:g} at every site.",
@@ -237,7 +237,7 @@ def demo(
         },
     )
     console.print(
-        f"\n2. Without terms. {examples.title}: {examples.rows} examples at {sites} sites, logistic regression, "
+        f"\n2. Unconstrained. {examples.title}: {examples.rows} examples at {sites} sites, logistic regression, "
         f"{problem.terms.dim} parameters, ridge penalty",
         soft_wrap=True,
     )
@@ -266,8 +266,10 @@ def demo(
     )
     console.print(f"{sentence}.\n", soft_wrap=True)
     did = f"trained one model over {hospitals} sites under a cap ({words.verdict(run).title.lower()})"
-    console.print(f"What it did: {did}, then compared {', '.join(runs)} without terms.", soft_wrap=True)
-    console.print(f"Open next: {pages[0]} for the terms site by site, {pages[1]} for the algorithms.", soft_wrap=True)
+    console.print(f"What it did: {did}, then compared {', '.join(runs)} without constraints.", soft_wrap=True)
+    console.print(
+        f"Open next: {pages[0]} for the constraints site by site, {pages[1]} for the algorithms.", soft_wrap=True
+    )
     console.print(
         f"Try next: {command} demo --max-loss 0.1 --hospitals 10 --algorithms FedGiA,Scaffold,FedPD, "
         f"or {command} demo --data FILE.csv on a table of your own.",

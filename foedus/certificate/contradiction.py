@@ -106,7 +106,9 @@ class Contradiction:
             named.append(f"rows of sites' own ({self.unseen:.3g} in all, and masked sums do not say whose)")
         what = f"weighed by these multipliers they exceed their caps by {self.excess:.3g} together"
         if not self.convex:
-            return f"no small step helps {', '.join(named)}: {what} (the terms are not convex, so this is no proof)"
+            return (
+                f"no small step helps {', '.join(named)}: {what} (the constraints are not convex, so this is no proof)"
+            )
         how = (
             "no model"
             if self.reach >= SURE

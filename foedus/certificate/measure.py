@@ -17,6 +17,7 @@ from jax import Array
 
 from foedus.base.notebook import at_least, at_most, html_of
 from foedus.base.pytrees import PyTree, device_array
+from foedus.base.quantities import short
 from foedus.certificate.contradiction import Contradiction, RowSlopes, UnseenRows, contradiction_of
 from foedus.certificate.gap import (
     Curves,
@@ -101,11 +102,11 @@ class Certificate:
     def optimality(self, objective: float) -> str | None:
         """How far the objective is above the best possible one, in words; None where that is not measured."""
         if self.contradiction is not None and self.contradiction.convex:
-            return "the terms contradict each other, so there is no best possible objective"
+            return "the constraints contradict each other, so there is no best possible objective"
         if self.contradiction is not None:
-            return "the terms are not met, so nothing is known of the best possible objective"
+            return "the constraints are not met, so nothing is known of the best possible objective"
         if self.kind != "minimum":
-            return f"the point is a {self.kind}, not a minimum: so says the curvature on the binding face"
+            return f"the point is a {self.kind}, not a minimum: so says the curvature along the binding constraints"
         bound = self.proved_bound(objective)
         if bound is not None:
             least = at_least(objective - bound)
@@ -167,9 +168,9 @@ class Certificate:
             figures += "; rows of the sites' own: " + ", ".join(
                 f"{row.constraint} is kept at {row.kept} of {row.sites} sites" for row in self.counts
             )
-        if broken := [f"{name} {value:.2g} > {eps:g}" for name, value, eps in residuals if not value <= eps]:
+        if broken := [f"{name} {value:.2g} > {short(eps)}" for name, value, eps in residuals if not value <= eps]:
             return f"NOT certified: {', '.join(broken)} ({figures})"
-        return f"certified ({self.eps1:g}, {self.eps2:g}): {figures}"
+        return f"certified ({short(self.eps1)}, {short(self.eps2)}): {figures}"
 
     def __str__(self) -> str:
         rows = table_of(self.rows, self.eps2) if self.rows else []

@@ -41,6 +41,7 @@ class Order:
     secure: bool = False  # whether the server sees masked sums alone
     verify: bool = True  # whether the sites check masked sums, where they can
     holdout: Json | None = None  # which rows the sites keep out of training, and what they tell about them
+    groups: tuple[str, ...] = ()  # the names of the groups that rows are in, where the run prepared them
     prepared: bool = False  # whether it follows from a plan and from sums that all sites know
 
     @property
@@ -62,9 +63,8 @@ class Order:
         for i, extra in enumerate(self.extra):
             arrays |= {f"extra.{i}.{k}": np.asarray(v) for k, v in extra.items()}
         note = {k: spec.encode(getattr(self, k)) for k in ("terms", "algorithm", "participation", "sites", "names")}
-        return pack(
-            arrays, note | {k: getattr(self, k) for k in ("run", "seed", "max_rounds", "secure", "verify", "holdout")}
-        )
+        kept = ("run", "seed", "max_rounds", "secure", "verify", "holdout", "groups")
+        return pack(arrays, note | {k: getattr(self, k) for k in kept})
 
     @staticmethod
     def from_bytes(content: bytes, modules: tuple[str, ...] = ()) -> "Order":
@@ -88,6 +88,7 @@ class Order:
             secure=bool(note.get("secure", False)),
             verify=bool(note.get("verify", True)),
             holdout=note.get("holdout"),
+            groups=tuple(note.get("groups", ())),
             **fields,
         )
 

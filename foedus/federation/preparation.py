@@ -403,7 +403,9 @@ class TableSession:
         if self.split is not None:
             held_out, threshold = self.split.held_out, self.split.threshold
             parts = arrays_of(cohort, own, held_out), arrays_of(cohort, own, threshold)
-            self.evaluation = SiteEvaluation(parts[0], parts[1], self.holdout, self.rows["held-out"], self.policy)
+            self.evaluation = SiteEvaluation(
+                parts[0], parts[1], self.holdout, self.rows["held-out"], self.policy, len(rules.groups)
+            )
         return dict(zip(("x", "y", "group"), arrays, strict=False))
 
     def kept_rows(self) -> Json:

@@ -339,7 +339,8 @@ class ServerSession:
     def _evaluation(self, w: np.ndarray, decision: Decision | None) -> Evaluation | None:
         """Return the figures on held-out rows; None, and a line in the log, where there are none."""
         try:
-            return evaluation_of(self.sites, self.order.terms, w, decision, self.holdout.noise)
+            noise, groups = self.holdout.noise, self.order.groups
+            return evaluation_of(self.sites, self.order.terms, w, decision, noise, groups=groups)
         except Missing:
             raise
         except FoedusError as error:

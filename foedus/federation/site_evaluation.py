@@ -46,6 +46,7 @@ class SiteEvaluation:
     holdout: Holdout
     rows: str  # how the ledger calls the rows that are held out
     policy: Policy
+    groups: int = 0  # how many groups the run knows
 
     def evaluate(self, header: Json, payload: bytes, terms: Terms, record: Path) -> Outgoing:
         """Answer with the tally of the held-out rows; parts of fewer rows than the policy allows are left out.
@@ -61,7 +62,8 @@ class SiteEvaluation:
             raise Refusal("policy", NOT_AGREED)
         w, earlier = self._model(payload, terms, record)
         noise = self.holdout.noise
-        question = figures_question(terms, w, _cut(header["cut"]) if "cut" in header else None, noise)
+        cut = _cut(header["cut"]) if "cut" in header else None
+        question = figures_question(terms, w, cut, noise, self.groups)
         letter = json.dumps({k: v for k, v in header.items() if k not in OF_THE_SUM}, sort_keys=True)
         if earlier.setdefault("question", letter) != letter:
             raise Refusal("policy", "it answers one question about a model in a run, and was asked another")

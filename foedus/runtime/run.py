@@ -16,6 +16,7 @@ from foedus.base.errors import FoedusError
 from foedus.base.files import Json, pack, unpack, write_whole
 from foedus.base.notebook import html_of
 from foedus.base.pytrees import PyTree, Traffic
+from foedus.base.quantities import count, duration, size
 from foedus.certificate.measure import Certificate
 from foedus.privacy.ledger import Ledger
 from foedus.problem.weights import in_words
@@ -104,15 +105,15 @@ class Run:
         algorithm = self.settings["algorithm"]["name"]
         silent = self.certificate.silent
         lines = [
-            f"{algorithm} over {len(self.names)} clients: {self.reason}.",
-            f"objective {'not measured' if silent else format(self.objective, '.6g')} after {self.rounds} rounds, "
-            f"{self.traffic.up / 1e3:.1f} kB up and {self.traffic.down / 1e3:.1f} kB down, {self.seconds:.2f} s "
-            f"({self.compile_seconds:.2f} s of it compiling)",
+            f"{algorithm} over {count(len(self.names), 'client')}: {self.reason}.",
+            f"objective {'not measured' if silent else format(self.objective, '.6g')} after "
+            f"{count(self.rounds, 'round')}, {size(self.traffic.up)} up and {size(self.traffic.down)} down, "
+            f"{duration(self.seconds)} ({duration(self.compile_seconds)} of it compiling)",
             str(self.certificate) if self.worst_case is None else str(self.worst_case),
         ]
         optimality = self.certificate.optimality(self.objective) if self.worst_case is None else None
         if optimality is not None:
-            lines.insert(0, optimality)
+            lines.insert(2, optimality)
         if (weights := in_words(self.settings.get("problem", {}).get("weights"))) is not None:
             lines.append(f"the objective is {weights}")
         lines += [f"{name} was left out {why}" for name, why in self.left_out.items()]

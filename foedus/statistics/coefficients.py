@@ -174,7 +174,7 @@ def check(terms: Terms, multipliers: Mapping[str, np.ndarray]) -> None:
     if any(np.any(np.isnan(values)) for values in multipliers.values()):
         raise FoedusError("standard errors need the multipliers, which the sites of this run keep to themselves.")
     if np.any(multipliers.get("global", np.zeros(0)) != 0):
-        raise FoedusError("standard errors are not known where a term on the server's own data binds.")
+        raise FoedusError("standard errors are not known where a constraint on the server's own data binds.")
     if terms.loss is None or not (terms.loss.likelihood or terms.loss.quadratic):
         raise FoedusError("standard errors are known for the logistic loss, for Poisson's and for least squares.")
     if terms.dim > MOST:
@@ -199,8 +199,8 @@ def _notes(terms: Terms, binding: int) -> list[str]:
             "A penalty draws the coefficients towards 0; the errors are around what the penalised fit aims at."
         )
     if binding:
-        what = "1 term binds" if binding == 1 else f"{binding} terms bind"
-        notes.append(f"{what}: the errors are those on the face on which they do, and take that face as given.")
+        what = "1 constraint binds" if binding == 1 else f"{binding} constraints bind"
+        notes.append(f"{what}: the errors are those with the binding constraints taken as given.")
     return notes
 
 

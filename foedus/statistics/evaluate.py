@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -15,8 +15,18 @@ from foedus.privacy.total import Local
 from foedus.problem.problem import Problem
 from foedus.problem.terms import Terms
 from foedus.statistics import noisy
-from foedus.statistics.figures import ALL_ROWS, SHARES, TITLES, Tenth, TermFigure
-from foedus.statistics.intervals import Figure
+from foedus.statistics.curves import Curves, curves_of
+from foedus.statistics.figures import (
+    ALL_ROWS,
+    AT_THE_THRESHOLD,
+    COMPLEMENTS,
+    SHARES,
+    TITLES,
+    Tenth,
+    TermFigure,
+    groups_of,
+)
+from foedus.statistics.intervals import NOTHING, Figure
 from foedus.statistics.noisy import EvaluationNoise
 from foedus.statistics.questions import NewRows, figures_question
 from foedus.statistics.rates import Decision, RateRecord
@@ -31,10 +41,10 @@ class Evaluation:
 
     Attributes:
         source: the rows: "held-out rows", or the names of files.
-        sites: the figures of each site by name: "accuracy", "miss_rate", "false_alarms", "auc", "loss", "brier" and
-            "calibration" of a classifier (the last two with the logistic loss), "r2", "rmse", "mae" and "loss" of a
-            regression. A `Figure` has `value`, and `low` and `high`, its interval at 95 %. None of a site's own are
-            there with masked sums.
+        sites: the figures of each site by name: "sensitivity", "specificity", "ppv", "npv", "accuracy", "miss_rate",
+            "false_alarms", "auc", "loss", "brier", "calibration" and "slope" of a classifier (the last three with the
+            logistic loss), "r2", "rmse", "mae" and "loss" of a regression. A `Figure` has `value`, and `low` and
+            `high`, its interval at 95 %. None of a site's own are there with masked sums.
         overall: the same over the rows of all sites together.
         terms: the loss behind each cap, or the rate, on these rows.
         tenths: what happened to the rows of each tenth of the predicted probabilities.
@@ -42,6 +52,8 @@ class Evaluation:
         auc_error: the area under the curve is known to within this much, because scores are counted in cells.
         cut: the threshold on the score, where a term chose one.
         noise: what the figures spent of each row's privacy, where noise was added to them.
+        groups: the rates of each group over the rows of all sites, by the group's name; empty without groups.
+        curves: the ROC curve and the decision curve, over the rows of all sites.
     """
 
     source: str
@@ -53,6 +65,8 @@ class Evaluation:
     auc_error: float = 0.0
     cut: float | None = None
     noise: EvaluationNoise | None = None
+    groups: dict[str, dict[str, Figure]] = field(default_factory=dict)
+    curves: Curves = field(default_factory=Curves)
 
     @property
     def total(self) -> int:
@@ -71,12 +85,11 @@ class Evaluation:
         unseen = "" if self.source == HELD_OUT else "; they count as unseen only if they took no part in training"
         kept = ", which took no part in training" if self.source == HELD_OUT else ""
         head = f"on {self.source}{kept} ({self.total:,} rows){unseen}; intervals at 95 %"
-        names = [name for name in TITLES if name in self.overall]
-        titles, rows = ("site", "rows", *(TITLES[name][0].lower() for name in names)), []
-        for site, figures in self.everyone.items():
-            rows.append((site, f"{figures['loss'].rows:,}", *(figure_text(n, figures[n]) for n in names)))
-        first, _, *others = text_table(titles, rows, left=range(len(titles)))
-        lines = [head, first.rstrip(), *others]
+        lines = [head]
+        for names in blocks_of(self.overall):
+            lines += _text_table("site", self.everyone, names)
+        if self.groups:
+            lines += _text_table("group", self.groups, [n for n in AT_THE_THRESHOLD if n in self.overall])
         lines += [f"{t.constraint} at {t.site}: {term_text(t)}" for t in self.terms]
         lines += [] if self.noise is None else [self.noise.words]
         return "\n".join(lines)
@@ -95,6 +108,8 @@ class Evaluation:
             "auc_error": self.auc_error,
             "cut": self.cut if self.cut is None or math.isfinite(self.cut) else str(self.cut),
             "noise": None if self.noise is None else self.noise.to_json(),
+            "groups": {group: _figures(figures) for group, figures in self.groups.items()},
+            "curves": {"roc": [*map(list, self.curves.roc)], "benefit": [*map(list, self.curves.benefit)]},
         }
 
     @staticmethod
@@ -111,7 +126,31 @@ class Evaluation:
             auc_error=record["auc_error"],
             cut=None if record["cut"] is None else float(record["cut"]),
             noise=None if noise is None else EvaluationNoise(**noise),
+            groups={group: _read(figures) for group, figures in record["groups"].items()},
+            curves=Curves(**{name: tuple(map(tuple, points)) for name, points in record["curves"].items()}),
         )
+
+
+def blocks_of(figures: Mapping[str, Figure]) -> list[list[str]]:
+    """Return the names of the figures to show, in one or two tables: those at the threshold, and the others."""
+    names = [name for name in TITLES if name in figures and name not in COMPLEMENTS]
+    blocks = [[n for n in names if (n in AT_THE_THRESHOLD) is first] for first in (True, False)]
+    return [block for block in blocks if block]
+
+
+def _text_table(first: str, figures: Mapping[str, Mapping[str, Figure]], names: Sequence[str]) -> list[str]:
+    """The lines of a table of figures with their intervals, one row a site or a group."""
+    titles, rows = (first, "rows", *(_lower(TITLES[name][0]) for name in names)), []
+    for name, own in figures.items():
+        count = own.get("accuracy", own.get("loss", NOTHING)).rows
+        rows.append((name, f"{count:,}", *(figure_text(n, own[n]) for n in names)))
+    head, _, *others = text_table(titles, rows, left=range(len(titles)))
+    return [head.rstrip(), *others]
+
+
+def _lower(title: str) -> str:
+    """A title with a small first letter; abbreviations stay as they are."""
+    return title if title[1:2].isupper() or title[1:2] == "²" or title.startswith("Brier") else title.lower()
 
 
 def _figures(figures: Mapping[str, Figure]) -> Json:
@@ -155,6 +194,7 @@ def evaluate(
     secure: bool = False,
     privacy: Local | None = None,
     seed: int = 0,
+    groups: Sequence[str] = (),
 ) -> Evaluation:
     """Measure a model on rows that took no part in training.
 
@@ -171,6 +211,7 @@ def evaluate(
         privacy: the total ε and δ that the figures spend of each of these rows; each site then adds noise to a few
             counts and sums, and the intervals include it.
         seed: keys the noise, where it is simulated.
+        groups: the names of the groups that the third array numbers from 0; each gets rates of its own.
 
     Returns:
         The figures of each site (none with `secure`) and over all rows, each with its interval at 95 %.
@@ -193,8 +234,10 @@ def evaluate(
     check_linear(terms, vector)
     for name, arrays in rows_by_site.items():
         _check_rows(name, arrays, len(vector), terms)
+        if groups and (len(arrays) < 3 or np.max(arrays[2], initial=0) >= len(groups)):
+            raise FoedusError(f"site {name!r}: expected (X, y, group), groups numbered from 0 to {len(groups) - 1}.")
     noise = None if privacy is None else EvaluationNoise(privacy.epsilon, privacy.delta, privacy.sampler)
-    return evaluation_of(here(rows_by_site, noise, seed, secure=secure), terms, vector, decision, noise, source)
+    return evaluation_of(here(rows_by_site, noise, seed, secure=secure), terms, vector, decision, noise, source, groups)
 
 
 def here(
@@ -216,10 +259,14 @@ def evaluation_of(
     decision: Decision | None = None,
     noise: EvaluationNoise | None = None,
     source: str = HELD_OUT,
+    groups: Sequence[str] = (),
 ) -> Evaluation:
-    """Ask the sites how good a model is; return the figures over all rows, and by site where answers are seen."""
+    """Ask the sites how good a model is; return the figures over all rows, and by site where answers are seen.
+
+    With `groups`, their names in the order in which the rows number them, each group has its rates as well.
+    """
     cut = None if decision is None else decision.cut
-    question = figures_question(terms, w, cut, noise)
+    question = figures_question(terms, w, cut, noise, len(groups))
     answers, sum_of_answers = ask_all(sites, question)
     each = {name: question.tally_of(answer, 1) for name, answer in answers.items()}
     total, kit = question.tally_of(sum_of_answers, len(sites.names)), question.figures
@@ -236,6 +283,8 @@ def evaluation_of(
         auc_error=kit.area_error(total),
         cut=cut,
         noise=noise,
+        groups={} if noise is not None else groups_of(total, groups),
+        curves=Curves() if noise is not None else curves_of(total),
     )
 
 

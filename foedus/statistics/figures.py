@@ -10,6 +10,7 @@ import numpy as np
 from foedus.problem.constraints import LossCap, LossGap
 from foedus.problem.terms import Data, Terms
 from foedus.statistics import intervals
+from foedus.statistics.curves import calibration_slope
 from foedus.statistics.intervals import FEWEST, LEVEL, NOTHING, Figure
 from foedus.statistics.tally import Tally, subsets
 
@@ -17,19 +18,29 @@ T = TypeVar("T")
 
 # the figures in the order of pages and tables: a title, and what the figure is
 TITLES: dict[str, tuple[str, str]] = {
-    "accuracy": ("Right", "share of the rows with the right answer"),
-    "miss_rate": ("Missed", "share of the positives that are called negative"),
-    "false_alarms": ("False alarms", "share of the negatives that are called positive"),
-    "auc": ("AUC", "chance that a positive scores higher than a negative"),
-    "loss": ("Loss", "mean loss of a row"),
+    "sensitivity": ("Sensitivity", "share of the positives that are called positive"),
+    "specificity": ("Specificity", "share of the negatives that are called negative"),
+    "ppv": ("PPV", "positive predictive value: share of those called positive that are"),
+    "npv": ("NPV", "negative predictive value: share of those called negative that are"),
+    "accuracy": ("Accuracy", "share of the rows with the right answer"),
+    "miss_rate": ("Miss rate", "share of the positives that are called negative; 1 − sensitivity"),
+    "false_alarms": ("False-alarm rate", "share of the negatives that are called positive; 1 − specificity"),
+    "auc": ("AUC", "area under the ROC curve: chance that a positive scores higher than a negative"),
     "brier": ("Brier score", "mean squared distance of the probability from what happened; 0 is best"),
-    "calibration": ("Calibration", "mean predicted probability minus the share of positives; 0 is best"),
+    "calibration": ("Mean calibration", "mean predicted probability minus the share of positives; 0 is best"),
+    "slope": (
+        "Calibration slope",
+        "slope of the outcomes' log-odds against the predicted ones; 1 is best, below 1 predictions are too extreme",
+    ),
+    "loss": ("Loss", "mean loss of a row"),
     "r2": ("R²", "share of the variance that the model explains; 1 is best"),
     "rmse": ("RMSE", "root of the mean squared error, in units of the label"),
     "mae": ("MAE", "mean absolute error, in units of the label"),
 }
 ALL_ROWS = "all rows"  # in the place of a site: the rows of all sites together
-SHARES = ("accuracy", "miss_rate", "false_alarms")  # shown in per cent
+AT_THE_THRESHOLD = ("sensitivity", "specificity", "ppv", "npv", "accuracy")
+SHARES = (*AT_THE_THRESHOLD, "miss_rate", "false_alarms")  # shown in per cent
+COMPLEMENTS = ("miss_rate", "false_alarms")  # said by sensitivity and specificity, and left out of tables
 
 
 @dataclass(frozen=True)
@@ -44,19 +55,35 @@ def figures_of(sums: Tally) -> dict[str, Figure]:
     """Return the figures of a tally by name."""
     figures = {"loss": intervals.mean(sums["loss"], low=0.0)}
     if "outcomes" in sums:
-        hits, misses, alarms, rejections = map(float, sums["outcomes"])
-        figures |= {
-            "accuracy": intervals.rate(hits + rejections, hits + misses + alarms + rejections),
-            "miss_rate": intervals.rate(misses, hits + misses),
-            "false_alarms": intervals.rate(alarms, alarms + rejections),
-            "auc": area(sums),
-        }
+        figures |= rates_of(sums["outcomes"]) | {"auc": area(sums)}
         if "brier" in sums:
             figures["brier"] = intervals.mean(sums["brier"], low=0.0, high=1.0)
             figures["calibration"] = intervals.mean(sums["calibration"], low=-1.0, high=1.0)
+            figures["slope"] = calibration_slope(sums)
     else:
         figures |= _errors(sums)
     return {name: figures[name] for name in TITLES if name in figures}
+
+
+def rates_of(outcomes: np.ndarray) -> dict[str, Figure]:
+    """Return the rates that follow from true positives, false negatives, false positives and true negatives."""
+    hits, misses, alarms, rejections = map(float, outcomes)
+    return {
+        "sensitivity": intervals.rate(hits, hits + misses),
+        "specificity": intervals.rate(rejections, alarms + rejections),
+        "ppv": intervals.rate(hits, hits + alarms),
+        "npv": intervals.rate(rejections, misses + rejections),
+        "accuracy": intervals.rate(hits + rejections, hits + misses + alarms + rejections),
+        "miss_rate": intervals.rate(misses, hits + misses),
+        "false_alarms": intervals.rate(alarms, alarms + rejections),
+    }
+
+
+def groups_of(sums: Tally, names: Sequence[str]) -> dict[str, dict[str, Figure]]:
+    """Return by group the rates of a tally; none of a group without rows."""
+    if "groups" not in sums:
+        return {}
+    return {name: rates_of(own) for name, own in zip(names, sums["groups"], strict=True) if own.sum() > 0}
 
 
 def bracket(sums: Tally) -> tuple[float, float]:

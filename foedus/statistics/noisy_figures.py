@@ -167,6 +167,10 @@ def figures_of(sums: NoisyTally) -> dict[str, Figure]:
     """Return the figures by name."""
     figures = {
         "loss": _mean(sums, "loss", 0.0, LARGEST),
+        "sensitivity": _rate(sums, "outcomes", (0,), (1,)),
+        "specificity": _rate(sums, "outcomes", (3,), (2,)),
+        "ppv": _rate(sums, "outcomes", (0,), (2,)),
+        "npv": _rate(sums, "outcomes", (3,), (1,)),
         "accuracy": _rate(sums, "outcomes", (0, 3), (1, 2)),
         "miss_rate": _rate(sums, "outcomes", (1,), (0,)),
         "false_alarms": _rate(sums, "outcomes", (2,), (3,)),

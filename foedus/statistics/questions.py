@@ -42,6 +42,7 @@ class FiguresQuestion(Question):
         terms: of the problem.
         w: the model.
         cut: the threshold on the score, where a term chose one.
+        groups: how many groups the rows are in, where they are; each has counts of its own.
     """
 
     kind: ClassVar[str] = "evaluate"
@@ -49,6 +50,7 @@ class FiguresQuestion(Question):
     terms: Terms
     w: np.ndarray
     cut: float | None = None
+    groups: int = 0
 
     @property
     def fields(self) -> Json:
@@ -62,14 +64,14 @@ class FiguresQuestion(Question):
     def shape(self) -> dict[str, jax.ShapeDtypeStruct]:
         sizes = {
             name: jax.ShapeDtypeStruct(shape, int if is_count(name) else float)
-            for name, shape in tally.shapes(self.terms).items()
+            for name, shape in tally.shapes(self.terms, self.groups).items()
         }
         for name, _, term in coupled_terms(self.terms):
             sizes[name] = jax.ShapeDtypeStruct((len(term.labels(self.terms, Data({}))), MEAN), float)
         return sizes
 
     def answer(self, data: NewRows) -> Tally:
-        own = tally.tally(self.terms, self.w, data.arrays, Rule(self.cut), data.least)
+        own = tally.tally(self.terms, self.w, data.arrays, Rule(self.cut), data.least, self.groups)
         return {name: own[name].astype(int) if is_count(name) else own[name] for name in own} | means_of(
             self.terms, own
         )
@@ -112,6 +114,10 @@ class NoisyFiguresQuestion(FiguresQuestion):
         return NoisyTally(answer, self.noise.scales(self.terms), self.noise.kind, parties)
 
 
-def figures_question(terms: Terms, w: np.ndarray, cut: float | None, noise: EvaluationNoise | None) -> FiguresQuestion:
-    """Return the question, with noise where it is stated."""
-    return FiguresQuestion(terms, w, cut) if noise is None else NoisyFiguresQuestion(terms, w, cut, noise=noise)
+def figures_question(
+    terms: Terms, w: np.ndarray, cut: float | None, noise: EvaluationNoise | None, groups: int = 0
+) -> FiguresQuestion:
+    """Return the question: with noise where it is stated, and then without counts of groups."""
+    if noise is not None:
+        return NoisyFiguresQuestion(terms, w, cut, noise=noise)
+    return FiguresQuestion(terms, w, cut, groups)

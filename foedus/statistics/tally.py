@@ -49,13 +49,13 @@ Tally: TypeAlias = Mapping[str, np.ndarray]
 """Sums and histograms by name; tallies of several sites add up, array by array."""
 
 
-def shapes(terms: Terms) -> dict[str, tuple[int, ...]]:
-    """Return the shape of each array of a tally; it follows from what all parties know."""
+def shapes(terms: Terms, groups: int = 0) -> dict[str, tuple[int, ...]]:
+    """Return the shape of each array of a tally of so many groups; it follows from what all parties know."""
     assert terms.loss is not None
     sizes: dict[str, tuple[int, ...]] = {"loss": (5,)}
     if terms.loss.kind == "classification":
         sizes |= {f"{side}.{end}": (CELLS,) for side in ("positives", "negatives") for end in ("first", "last")}
-        sizes |= {"outcomes": (4,)}
+        sizes |= {"outcomes": (4,)} | ({"groups": (groups, 4)} if groups else {})
         if terms.loss.log_odds:
             sizes |= {"brier": (5,), "calibration": (5,), "tenths": (TENTHS, 3)}
     else:
@@ -65,7 +65,7 @@ def shapes(terms: Terms) -> dict[str, tuple[int, ...]]:
 
 def is_count(name: str) -> bool:
     """Return whether an array of a tally holds numbers of rows alone."""
-    return name == "outcomes" or name.startswith(("positives", "negatives"))
+    return name in ("outcomes", "groups") or name.startswith(("positives", "negatives"))
 
 
 def subsets(terms: Terms) -> list[tuple[int, int, LossCap | LossGap, int]]:
@@ -90,10 +90,14 @@ def loss_of(loss: Loss, scores: np.ndarray, y: np.ndarray) -> np.ndarray:
     return np.asarray(_loss_values(loss, np.pad(scores, fill), np.pad(y, fill)))[: len(y)]
 
 
-def tally(terms: Terms, w: np.ndarray, arrays: Sequence[np.ndarray], rule: Rule, least: int = 1) -> Tally:
+def tally(
+    terms: Terms, w: np.ndarray, arrays: Sequence[np.ndarray], rule: Rule, least: int = 1, groups: int = 0
+) -> Tally:
     """Return the tally of one site's rows, (X, y) or (X, y, group); all zeros where a part has fewer than `least` rows.
 
-    A part is the rows of a class, or the rows whose loss a term caps. A part without any row is no part.
+    A part is the rows of a class, or the rows whose loss a term caps. A part without any row is no part. The counts of
+    the groups, numbered from 0, are all zero where a class of any group has fewer: what is left out of a total could
+    be worked out from the others.
     """
     loss = terms.loss
     assert loss is not None
@@ -106,27 +110,44 @@ def tally(terms: Terms, w: np.ndarray, arrays: Sequence[np.ndarray], rule: Rule,
     if loss.kind == "classification":
         parts += [int(np.sum(y > 0)), int(np.sum(y <= 0))]
     if any(0 < rows < least for rows in parts) or not len(y):
-        return nothing(terms)
+        return nothing(terms, groups)
     losses = loss_of(loss, scores, y)
     sums = {"loss": moments(losses)}
     classes = loss.kind == "classification"
     sums |= _classes(loss, scores, y > 0, rule, least) if classes else _numbers(w, loss.answer(scores), y)
+    if classes and groups:
+        sums["groups"] = _by_group(scores, y > 0, np.asarray(arrays[2]), rule, least, groups)
     for k, side, c, _ in subsets(terms):
         own = losses if c.loss is None or c.loss == loss else loss_of(c.loss, scores, y)
         sums[f"term {k}.{side}"] = moments(own[masks[k, side]])
     return sums
 
 
-def nothing(terms: Terms) -> Tally:
+def nothing(terms: Terms, groups: int = 0) -> Tally:
     """Return the tally of a site that has no rows, or tells nothing about them."""
-    return {name: np.zeros(shape) for name, shape in shapes(terms).items()}
+    return {name: np.zeros(shape) for name, shape in shapes(terms, groups).items()}
+
+
+def outcomes(answers: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """Return the counts of true positives, false negatives, false positives and true negatives. (4,)"""
+    counts = [np.sum(answers & y), np.sum(~answers & y), np.sum(answers & ~y), np.sum(~answers & ~y)]
+    return np.array(counts, dtype=float)
+
+
+def _by_group(scores: np.ndarray, y: np.ndarray, group: np.ndarray, rule: Rule, least: int, groups: int) -> np.ndarray:
+    """The four counts of each group; all zeros where a class of any group, or of no group, has too few rows."""
+    answers = rule.positive(scores)
+    masks = [group == g for g in range(groups)]
+    others = ~np.any(masks, axis=0)
+    sizes = [np.sum(mask & side) for mask in (*masks, others) for side in (y, ~y)]
+    if any(0 < size < least for size in sizes):
+        return np.zeros((groups, 4))
+    return np.array([outcomes(answers[mask], y[mask]) for mask in masks])
 
 
 def _classes(loss: Loss, scores: np.ndarray, y: np.ndarray, rule: Rule, least: int) -> dict[str, np.ndarray]:
     """The histograms of the scores by class, the four counts of answers, and how probabilities compare with labels."""
-    answers = rule.positive(scores)
-    counts = [np.sum(answers & y), np.sum(~answers & y), np.sum(answers & ~y), np.sum(~answers & ~y)]
-    sums = {"outcomes": np.array(counts, dtype=float)}
+    sums = {"outcomes": outcomes(rule.positive(scores), y)}
     cells = np.clip(np.floor((scores + LIMIT) / STEP), 0, CELLS - 1).astype(int)
     for side, mask in (("positives", y), ("negatives", ~y)):
         histogram = np.bincount(cells[mask], minlength=CELLS).astype(float)

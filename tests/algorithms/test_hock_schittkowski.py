@@ -123,7 +123,7 @@ def test_without_convexity_nothing_more_is_said_than_that_no_point_was_found_fro
     problem = fd.Problem([{"b": np.ones(1)}] * 3, objective=bowl, constraints=terms)
     run = fd.solve(problem, fd.InteriorPoint(), w0=np.array([0.5, 0.7]))
     assert not run.converged
-    assert run.reason.startswith("no point was found that meets the terms from this start")
+    assert run.reason.startswith("no feasible point was found from this start")
     assert "contradict each other" not in run.reason
     assert run.rounds <= 100
 
@@ -132,4 +132,4 @@ def test_without_convexity_nothing_more_is_said_than_that_no_point_was_found_fro
 def test_proxal_calls_no_objective_unbounded_at_points_that_break_the_rows():
     problem, _ = posed(PROBLEMS[93], "everywhere")
     run = fd.solve(problem, fd.ProxAL(), w0=np.asarray(PROBLEMS[93].start, float))
-    assert run.converged or run.reason.startswith("no point was found that meets the terms from this start")
+    assert run.converged or run.reason.startswith("no feasible point was found from this start")

@@ -42,7 +42,7 @@ class Ending:
 
     run: Callable[[], fd.Run]
     rounds: int
-    words: str = "holds after"
+    words: str = "converged after"
 
     def comes(self) -> bool:
         run = self.run()
@@ -134,7 +134,7 @@ RUNS = {
     "printed 63": Ending(lambda: printed(63, "everywhere"), 17),
     "gentle slope": Ending(gentle_slope, 20, "unbounded"),
     "contradictory rows": Ending(
-        lambda: fd.solve(contradictory().problem(), POINT, w0=START), 10, "no point was found that meets the terms: "
+        lambda: fd.solve(contradictory().problem(), POINT, w0=START), 10, "no feasible point was found: "
     ),
     "contradictory caps": Ending(contradictory_caps, 40, "these rows contradict each other"),
     "caps far below": Ending(lambda: capped(0.1, "one"), 60, "these rows contradict each other"),

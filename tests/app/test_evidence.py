@@ -62,10 +62,10 @@ def test_from_the_file_to_the_report(foedus: Command):
     assert fd.load(run.save("again")).evaluation == evaluation
     assert fd.load("again").decision == decision
     page = Path("runs/study/report.html").read_text()
-    assert f"On {rows} rows that took no part in training it gives the right answer to" in page
+    assert f"On {rows} rows that took no part in training: sensitivity " in page
     assert "miss rate at most 0.3 with confidence 0.8, at every site" in page
     card = foedus("card", "runs/study", "--out", "-").out
-    assert "## How good it is on rows it has not seen" in card
+    assert "## New rows" in card
     assert "miss rate at most 0.3" in card
     # predictions, the ONNX graph and the scikit-learn pipeline apply the threshold
     answers = predict(model, Path("hospitals/city.csv"))
@@ -85,7 +85,7 @@ def test_from_the_file_to_the_report(foedus: Command):
     assert json.loads(foedus("evaluate", "runs/study", "new.csv", "--json").out)["overall"]["accuracy"][3] == 60
     _mistakes_of_evaluate(foedus)
     compared = foedus("compare", "runs/study", "runs/study")
-    assert "missed, new rows" in compared.out
+    assert "sensitivity, new rows" in compared.out
     # a decision that keeps no threshold makes the run uncertified
     broken = json.loads(Path("runs/study/run.json").read_text())
     broken["converged"] = True

@@ -48,11 +48,11 @@ def foedus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captu
         (STUDY, ["--caps", "a,b"], "--caps must be numbers with commas between them, as in 0.3,0.4,0.5. Got 'a,b'."),
         (STUDY, ["--caps", "0.3"], "--caps needs at least two different caps. Got '0.3'."),
         (STUDY, ["--caps", "0.4,-1"], "at_most must be a number >= 0"),
-        (STUDY, ["--term", "7"], "--term 7: there is no such term with a cap; there are [1]."),
-        (STUDY + SECOND, [], "say which one to vary with --term: 1 (LossCap), 2 (NormBall)."),
+        (STUDY, ["--constraint", "7"], "--constraint 7: there is no such constraint with a cap; there are [1]."),
+        (STUDY + SECOND, [], "say which one to vary with --constraint: 1 (LossCap), 2 (NormBall)."),
         (STUDY.replace("0.5", "[0.5, 0.6]"), [], "its lists make 2 runs; a frontier varies one cap."),
         (STUDY.replace("0.5", "{ city = 0.5 }"), [], "a frontier varies one cap for all sites, not one for each."),
-        (STUDY.partition("[[constraints]]")[0], [], "it has no term with a cap that training keeps"),
+        (STUDY.partition("[[constraints]]")[0], [], "it has no constraint with a cap that training keeps"),
         (STUDY + "[privacy]\nepsilon = 2\n", [], "each point would spend privacy anew"),
     ],
 )
@@ -98,8 +98,8 @@ def test_the_frontier_of_four_hospitals(foedus: Foedus):
     assert all(float(r["miss_rate_low"]) <= float(r["miss_rate"]) <= float(r["miss_rate_high"]) for r in rows)
     ET.parse("runs/study-frontier/frontier.svg")
     page = Path("runs/study-frontier/frontier.html").read_text()
-    assert "Missed against a cap" in page
-    assert "False alarms against a cap" in page
+    assert "Miss rate against a cap" in page
+    assert "False-alarm rate against a cap" in page
 
 
 @pytest.mark.slow

@@ -38,7 +38,7 @@ def test_the_title_says_what_the_noise_lets_one_say():
         ("fair", "Some caps cannot be told"),
         ("bad", "A cap is broken"),
     ]
-    assert "1 of 3 caps are kept, 1 broken, and of 1 it cannot be told" in titles[2].sentences[0]
+    assert "1 of 3 caps hold, 1 are violated, and of 1 it cannot be told" in titles[2].sentences[0]
     assert not titles[0].advice
     assert "Raise epsilon" in titles[1].advice[0]
 
@@ -69,8 +69,8 @@ def test_terms_that_masked_sums_only_count_are_not_called_unset(kept, feasibilit
     run = replace(runs.certified(), certificate=replace(exact, rows=rows, complementarity=0.0, distance=0.0, **changes))
     assert words.verdict(run).level == level
     for text in (html.page({"one": run}, {}), card.card("one", run)):
-        assert "No terms were set" not in text
-        assert "no terms were set" not in text
-        assert f"oss on label 1 is kept at {kept} of 3 sites" in text
+        assert "No constraints were set" not in text
+        assert "no constraints were set" not in text
+        assert f"oss on label 1 holds at {kept} of 3 sites" in text
     both = html.page({"one": run, "two": run}, {})
     assert ("runs certified" in both) == (level == "good")

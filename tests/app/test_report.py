@@ -7,13 +7,13 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from html.parser import HTMLParser
 from pathlib import Path
 
 import jax.numpy as jnp
 import numpy as np
 import pytest
 import runs
+from page_reader import Reader
 
 import foedus as fd
 from foedus.app import cli
@@ -27,41 +27,6 @@ from foedus.privacy.ledger import Ledger
 from foedus.protocol.algorithm import Algorithm
 from foedus.robust.stress import Stress
 from foedus.robust.worst_case import WorstCase
-
-EMPTY = {"meta", "input", "path", "circle", "br", "link"}
-
-
-class Reader(HTMLParser):
-    """Reads a page: that every element is closed, what text it shows, which tags and ids it has."""
-
-    def __init__(self, text: str):
-        super().__init__(convert_charrefs=True)
-        self.open: list[str] = []
-        self.tags: list[str] = []
-        self.ids: list[str] = []
-        self.links: list[str] = []
-        self.text = ""
-        self.feed(text)
-        self.close()
-
-    def handle_starttag(self, tag, attrs):
-        self.tags.append(tag)
-        found = dict(attrs)
-        self.ids += [found["id"]] if "id" in found else []
-        self.links += [found[key] for key in ("href", "src") if key in found]
-        if tag not in EMPTY:
-            self.open.append(tag)
-
-    def handle_endtag(self, tag):
-        assert self.open, f"</{tag}> closes nothing"
-        assert self.open.pop() == tag
-
-    def handle_startendtag(self, tag, attrs):
-        self.tags.append(tag)
-
-    def handle_data(self, data):
-        if not self.open or self.open[-1] not in ("script", "style"):
-            self.text += data + " "
 
 
 def page_of(run, **asked) -> Reader:
@@ -153,7 +118,7 @@ def test_what_private_sites_did_not_measure_is_said_in_words():
     assert "not a number" not in both
     capped = dataclasses.replace(runs.certified(), objective=np.nan, certificate=certificate)
     text = page_of(capped).text
-    assert "No terms were set" not in text
+    assert "No constraints were set" not in text
     assert "LossCap, which was not measured" in text
 
 
@@ -176,7 +141,7 @@ def test_verdicts_say_what_the_certificate_says():
     assert words.verdict(runs.certified()).level == "good"
     broken = words.verdict(runs.infeasible())
     assert broken.level == "bad"
-    assert broken.title == "These terms cannot be met"
+    assert broken.title == "Infeasible: these constraints cannot be met"
     worst = max(runs.infeasible().certificate.rows, key=lambda row: row.violation)
     assert worst.site in broken.sentences[0]
     assert any("Raise the cap" in text for text in broken.advice)
@@ -213,12 +178,12 @@ def test_different_problems_have_no_winner_and_show_their_own_terms():
     assert page.open == []
     assert 'class="hero open"' in mixed
     assert "Different problems, no winner" in page.text
-    assert "best" not in page.text.partition("What was asked")[0]
+    assert "best" not in page.text.partition("Constraints of each run")[0]
     own = mixed.partition('<section id="own">')[2].partition("</section>")[0]
     for run in (runs.certified(), runs.unconstrained()["FedAvg"]):
         assert words.objective(run) in Reader(own).text
     assert "loss on label 1 at most 0.5" in own
-    assert "no terms were set" in own
+    assert "no constraints were set" in own
     assert 'class="curve"' not in mixed
 
 
@@ -269,8 +234,8 @@ def test_a_slack_within_the_tolerance_is_at_its_cap_and_the_legend_says_so():
             text = html.page({"a": dataclasses.replace(run, certificate=certificate)}, {})
             assert f'<span class="badge {badge}">' in text, (value, multiplier)
     page = Reader(text)
-    assert "between −0.001 and 0.001, the certificate's tolerance, reads 'at its cap'" in page.text
-    assert "below −0.001 the cap is broken" in page.text
+    assert "between −0.001 and 0.001, the certificate's tolerance, reads 'binding'" in page.text
+    assert "below −0.001 the constraint is violated" in page.text
     assert "Negative slack means" not in page.text
 
 
@@ -304,7 +269,7 @@ def test_more_rows_than_a_page_holds_are_cut_to_the_tightest():
     run = runs.certified()
     rows = tuple(Row(f"clinic-{i}", "loss", "<=", 0.1 + i / 7000, 0.2, 0.0) for i in range(700))
     page = page_of(dataclasses.replace(run, certificate=dataclasses.replace(run.certificate, rows=rows)))
-    assert "Of 700 rows, the 500 with the least slack" in page.text
+    assert "Of 700 constraints, the 500 with the least slack" in page.text
     assert "clinic-699" in page.text
     assert "clinic-199 " not in page.text
 
@@ -401,10 +366,10 @@ def test_card_holds_the_certificate_and_its_limits():
     assert text.startswith("# Model card: Ward \\| 4\n")
     for row in run.certificate.rows:
         assert f"{words.number(row.value)} | {words.number(row.cap)}" in text
-    for part in ("## The certificate", "## Privacy", "## Limits", "No privacy mechanism", "fd.ProxAL("):
+    for part in ("## Certificate", "## Privacy", "## Limits", "No privacy mechanism", "fd.ProxAL("):
         assert part in text
     assert "<script>" not in text.replace("\\<script\\>", "")
-    assert "No terms were set" in card.card("a", runs.unconstrained()["Scaffold"])
+    assert "No constraints were set" in card.card("a", runs.unconstrained()["Scaffold"])
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import json
 import pytest
 from rich.console import Console
 
-from foedus.app.experiment.screen import Screen, size, span
+from foedus.app.experiment.screen import Screen
 
 RECORD = {
     "objective": 0.1234567,
@@ -67,16 +67,3 @@ def test_other_modes_show_no_table_and_say_nothing(mode: str, capsys: pytest.Cap
     screen.note({"event": "end", "rounds": 10})
     printed = capsys.readouterr().out
     assert printed == ("" if mode == "quiet" else json.dumps({"event": "end", "rounds": 10}) + "\n")
-
-
-@pytest.mark.parametrize(
-    ("count", "words"),
-    [(0, "0 B"), (999, "999 B"), (1500, "1.5 kB"), (123_456, "123 kB"), (7.2e9, "7.2 GB"), (5e12, "5000 GB")],
-)
-def test_bytes_in_words(count: float, words: str):
-    assert size(count) == words
-
-
-@pytest.mark.parametrize(("seconds", "words"), [(3.4, "3 s"), (75, "1 min 15 s"), (7200, "2.0 h")])
-def test_seconds_in_words(seconds: float, words: str):
-    assert span(seconds) == words

@@ -44,9 +44,9 @@ def test_caps_that_no_model_meets_are_told_in_any_units_with_evidence_that_holds
     least, unit = least_cap(0), UNITS[units]
     run = fd.solve(problem(0, share * least, unit), ALGORITHMS[algorithm], max_rounds=500)
     assert not run.converged
-    assert "no point was found that meets the terms" in run.reason
+    assert "no feasible point was found" in run.reason
     evidence = run.certificate.contradiction
-    assert "the terms contradict each other, so there is no best possible objective" in str(run)
+    assert "the constraints contradict each other, so there is no best possible objective" in str(run)
     assert evidence.convex
     assert evidence.reach >= (1e3 if algorithm == "proxal" else 1e2)
     assert run.rounds <= 100
@@ -75,7 +75,7 @@ def test_caps_that_no_model_meets_are_told_in_any_units_with_evidence_that_holds
 @pytest.mark.parametrize("share", [1.003, 1.1])
 def test_caps_that_a_model_meets_are_never_called_contradictory(algorithm, units, share):
     run = fd.solve(problem(0, share * least_cap(0), UNITS[units]), ALGORITHMS[algorithm], max_rounds=500)
-    assert "no point was found" not in run.reason
+    assert "no feasible point was found" not in run.reason
     assert run.certificate.contradiction is None
     assert run.certificate.feasibility <= 1e-3
     if algorithm == "interior":  # with large units rounding alone exceeds eps1, so the gap says how good the model is
@@ -92,7 +92,7 @@ def test_the_verdict_is_the_same_over_random_units(seed):
             units = 10.0 ** np.random.default_rng([seed, draw]).uniform(-6, 6, size=COLUMNS)
             run = fd.solve(problem(seed, share * least, units), fd.InteriorPoint(), max_rounds=500)
             assert met or not run.converged
-            assert ("no point was found that meets the terms" in run.reason) == (not met)
+            assert ("no feasible point was found" in run.reason) == (not met)
 
 
 def test_with_half_of_the_sites_silent_the_same_is_told_in_bounded_rounds():
@@ -105,7 +105,7 @@ def test_with_half_of_the_sites_silent_the_same_is_told_in_bounded_rounds():
     )
     assert not run.converged
     assert run.rounds <= 100
-    assert "no point was found that meets the terms" in run.reason
+    assert "no feasible point was found" in run.reason
     evidence = run.certificate.contradiction
     assert evidence.convex
     assert evidence.reach > 10
@@ -139,7 +139,7 @@ def test_a_cap_that_no_model_of_a_bounded_domain_meets_is_proved_to_be_so(algori
     terms = {"loss": fd.losses.logistic, "regularizer": regularizer, "constraints": [cap]}
     run = fd.solve(fd.Problem(sites(0), **terms), ALGORITHMS[algorithm])
     assert not run.converged
-    assert "no point was found that meets the terms" in run.reason
+    assert "no feasible point was found" in run.reason
     assert run.certificate.contradiction.reach == np.inf
 
 

@@ -18,7 +18,7 @@ def told(run: fd.Run, violation: float, sites: tuple[str, ...]) -> None:
     """The run has ended, without success, with a sentence on the smallest violation and where it is."""
     assert not run.converged
     assert not run.certificate.holds()
-    assert "no point was found that meets the terms" in run.reason
+    assert "no feasible point was found" in run.reason
     said = float(run.reason.split("smallest violation found is ")[1].split(",")[0])
     assert said == pytest.approx(violation, rel=0.03)
     assert any(f"client {site!r}" in run.reason for site in sites)
@@ -63,7 +63,7 @@ def test_separable_data_without_a_minimiser(inner):
 def test_the_pooled_method_ends_with_a_sentence_too():
     run = fd.solve(contradictory().problem(), fd.CentralProxAL(), w0=START)
     assert not run.converged
-    assert "no point was found that meets the terms" in run.reason
+    assert "no feasible point was found" in run.reason
     assert run.rounds <= 400
     assert np.all(np.isfinite(run.w))
     stopped = fd.solve(contradictory().problem(), fd.CentralProxAL(), w0=START, max_rounds=2)

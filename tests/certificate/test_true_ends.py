@@ -54,7 +54,7 @@ def test_a_ball_that_touches_a_plane_leaves_one_point_without_multipliers_and_en
     assert run.rounds <= 200
     assert run.certificate.feasibility <= 1e-3
     assert run.converged or "no smaller residuals" in run.reason
-    assert "no point was found" not in run.reason
+    assert "no feasible point was found" not in run.reason
 
 
 @BOTH

@@ -44,6 +44,8 @@ def test_a_site_lets_no_figure_about_few_rows_leave(tmp_path):
     figures = Evaluation.from_json(result.evaluation)
     site = ward.names[0]
     sent = packing.from_bytes(packing.unseal(ward.heard[-2 * len(ward.names)])[1], _shape(ward))
+    assert exact.groups.keys() == {"F", "M"}
+    assert not sent["groups"].any()  # a class of a group has fewer than seven of the eighteen rows
     for name in ("positives.first", "positives.last", "negatives.first", "negatives.last"):
         assert set(np.unique(sent[name])) <= {0.0} | set(range(7, 61)), name
     assert figures.sites[site]["accuracy"] == exact.sites[site]["accuracy"]
@@ -57,7 +59,7 @@ def test_a_class_with_few_rows_is_told_nothing_about(tmp_path):
 
 def _shape(ward: Ward):
     terms = _terms(ward)
-    return FiguresQuestion(terms, np.zeros(terms.dim)).shape
+    return FiguresQuestion(terms, np.zeros(terms.dim), groups=2).shape
 
 
 def _terms(ward: Ward):
@@ -183,6 +185,6 @@ def test_a_person_reads_that_rows_are_held_out():
 def test_the_layout_follows_from_the_terms_alone(tmp_path):
     ward = Ward(tmp_path, CAPPED.replace("FedGiA", "InteriorPoint"))
     sizes = packing.size_of(_shape(ward))
-    assert sizes == 8 * sum(int(np.prod(s)) for s in tally.shapes(_terms(ward)).values())
+    assert sizes == 8 * sum(int(np.prod(s)) for s in tally.shapes(_terms(ward), groups=2).values())
     assert "term 0.0" in _shape(ward)
     assert layout.vector(3).shape == (3,)

@@ -104,7 +104,7 @@ def test_on_the_face_of_an_equality_the_errors_are_those_of_the_reduced_model():
     table = coefficients(stated, np.array([u[0], u[0], u[1]]), {"local": np.array([[0.1], [0.1]])})
     np.testing.assert_allclose([row.error for row in table.rows], exact[[0, 0, 1]], rtol=1e-9)
     assert table.binding == 2
-    assert "on the face on which they do" in str(table)
+    assert "with the binding constraints taken as given" in str(table)
 
 
 def test_a_cap_that_binds_weighs_its_rows_and_leaves_no_room_across_it():

@@ -58,7 +58,9 @@ def test_the_figures_are_those_of_plain_sums_and_name_no_site(tmp_path):
     assert "squares" not in {packing.unseal(raw)[0]["ask"] for raw in ward.heard}  # nothing is asked about columns
     question, answers, arrays = ward.answers(result.conclusion.w)
     # the simulator's integers, to the bit
-    assert figures == evaluation_of(here(arrays, secure=True), question.terms, result.conclusion.w)
+    joint = evaluation_of(here(arrays, secure=True), question.terms, result.conclusion.w, groups=("F", "M"))
+    assert figures == joint
+    assert joint.groups.keys() == {"F", "M"}
     numbers = {n.tobytes() for own in answers.values() for value in own.values() for n in value.ravel()[:, None]}
     coding = Coding.of(question.form, len(ward.names))
     words = {w.tobytes() for own in answers.values() for w in coding.words_of(own) if w}

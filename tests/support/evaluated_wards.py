@@ -18,7 +18,7 @@ def simulated(ward: Ward, w: np.ndarray) -> Evaluation:
     cohort, kept_out = split_cohort(ward.cohort, ward.shares)
     setup = build.build(settings, cohort)
     arrays = {site: run_figures._arrays(setup, table) for site, table in kept_out.held_out.items()}
-    return evaluation_of(here(arrays), setup.problem.terms, w)
+    return evaluation_of(here(arrays), setup.problem.terms, w, groups=setup.rules.groups)
 
 
 class Attack(Ward):

@@ -52,7 +52,7 @@ class MaskedWard(Ward):
         cohort, kept_out = split_cohort(self.cohort, self.shares)
         setup = build.build(self.case.settings, cohort)
         arrays = {site: figures._arrays(setup, table) for site, table in kept_out.held_out.items()}
-        question = FiguresQuestion(setup.problem.terms, w)
+        question = FiguresQuestion(setup.problem.terms, w, groups=len(setup.rules.groups))
         return question, {site: question.answer(NewRows(rows)) for site, rows in arrays.items()}, arrays
 
 

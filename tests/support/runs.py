@@ -39,7 +39,7 @@ def infeasible() -> Run:
     run = certified()
     rows = tuple(replace(row, value=row.value + 0.3) for row in run.certificate.rows)
     worst = max(row.violation for row in rows)
-    reason = f"no point was found that meets the terms: the smallest violation found is {worst:.3g}, at client 'north'"
+    reason = f"no feasible point was found: the smallest violation found is {worst:.3g}, at client 'north'"
     certificate = replace(run.certificate, rows=rows, feasibility=worst, distance=worst)
     return replace(run, converged=False, reason=reason, certificate=certificate)
 

@@ -42,6 +42,7 @@ from foedus.algorithms.interior.rounds import Inquiry, Reply, SiteState, collect
 from foedus.algorithms.lagrangian import Party, evaluate, refuse_kinks
 from foedus.base.errors import FoedusError
 from foedus.base.pytrees import PyTree, select, state
+from foedus.base.quantities import count, short
 from foedus.base.settings import setting, settings
 from foedus.certificate.gap import rows_convex
 from foedus.numerics.limited_memory import LimitedMemory
@@ -470,15 +471,17 @@ class InteriorPoint(Accountable, Constrained, Summing):
         base, ending, points = server.base, int(server.ending), int(server.inquiry.id)
         violation = f"the largest violations of all parties add up to {float(base.number('violation')):.3g}"
         if converged:
-            reached = f"the certificate ({self.eps1:g}, {self.eps2:g}) holds"
-            what = f"the gap is at most {self.gap:g}" if self.eps1 == np.inf else reached
+            both = f"optimal and feasible to {short(self.eps1)}"
+            apart = f"optimal to {short(self.eps1)} and feasible to {short(self.eps2)}"
+            reached = both if self.eps1 == self.eps2 else apart
+            what = f"optimal to within a gap of {short(self.gap)}" if self.eps1 == np.inf else reached
             # a long step alone may follow a direction in which nothing changes, as with columns that repeat each other
             falls = float(server.step) >= METHOD.long and float(server.gap) >= 0.01 * abs(float(base.f))
             if not falls:
-                return f"{what} after {points} point{'' if points == 1 else 's'}"
-            return f"{what}, but the objective still falls along a long step: there may be no minimiser"
+                return f"converged after {count(points, 'iteration')}: {what}"
+            return f"converged: {what}, but the objective still falls along a long step: there may be no minimiser"
         if ending == INFEASIBLE:
-            return f"no point was found that meets the terms: {violation}"
+            return f"no feasible point was found: {violation}"
         if ending == UNBOUNDED:
             return f"the objective is unbounded: it has fallen to {float(base.f):.3g}, and still falls"
         if ending == NOT_FINITE:
@@ -486,7 +489,7 @@ class InteriorPoint(Accountable, Constrained, Summing):
         if ending in (NO_STEP, NO_PROGRESS):
             why = "no step was found that lessens the residuals" if ending == NO_STEP else "no residual becomes smaller"
             if float(base.number("violation")) > self.eps2:
-                return f"no point was found that meets the terms from this start: {violation}, and {why}"
+                return f"no feasible point was found from this start: {violation}, and {why}"
             return f"{why}; stationarity is {float(base.stationarity):.2g}, and {violation}{steep(base)}"
         if ending == STALLED:
             return (

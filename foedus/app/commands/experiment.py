@@ -115,8 +115,8 @@ def _open_checked(folder: Path, accept_uncertified: bool) -> "SavedModel":
 
 def tell_folder(screen: "Screen", folder: Path, run: "Run") -> None:
     """Say what preparing the data took, where a run is kept, and what to do with it."""
-    from foedus.app.experiment.screen import size
     from foedus.app.report.words import uncertified
+    from foedus.base.quantities import size
 
     preparation = json.loads((folder / "experiment.json").read_text())["preparation"]
     epsilon = f", epsilon {preparation['epsilon']:g}" if "epsilon" in preparation else ""
@@ -462,8 +462,9 @@ def frontier(
     caps: Annotated[
         str | None, typer.Option(help="The caps, as in 0.3,0.4,0.5; found when left out.", show_default=False)
     ] = None,
-    term: Annotated[
-        int | None, typer.Option(help="The number of the term to vary, where there are several.", show_default=False)
+    constraint: Annotated[
+        int | None,
+        typer.Option(help="The number of the constraint to vary, where there are several.", show_default=False),
     ] = None,
     points: Annotated[int, typer.Option(help="How many caps, where none are given.", min=2, max=100)] = 8,
     out: Annotated[
@@ -482,7 +483,7 @@ def frontier(
     experiment = load(file)
     folder = out or experiment.out.with_name(f"{experiment.out.name}-frontier")
     check_folder(folder)
-    result = trace(experiment, screen, caps=values, term=term, points=points)
+    result = trace(experiment, screen, caps=values, term=constraint, points=points)
     paths = write(result, experiment, folder)
     if screen.mode == "live":
         screen.say(table(result.runs))

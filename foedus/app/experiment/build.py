@@ -12,6 +12,7 @@ import numpy as np
 from foedus.app.experiment import catalogue
 from foedus.app.experiment.sweep import Settings
 from foedus.base.errors import FoedusError, did_you_mean
+from foedus.base.files import Json
 from foedus.data import preprocess, tables
 from foedus.data.holdout import KeptOut
 from foedus.data.partition import Sites
@@ -294,6 +295,7 @@ class RunSetup:
     participation: Fraction
     privacy: PrivacyArguments
     kept_out: KeptOut | None = None  # the rows that take no part in training, where the data are here
+    table_one: Json | None = None  # who the rows are, where the data are here and nothing about them is hidden
 
     def with_preparation(self, ledger: Ledger | None) -> Ledger | None:
         """Return the ledger of a run, with the figures that the sites sent to prepare the data added to it."""

@@ -4,11 +4,11 @@ import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from foedus.app.experiment.screen import size, span
 from foedus.app.report.sections import figure_cell, noise_from_seed, total_epsilon
 from foedus.app.report.tradeoff import curves, one_problem
 from foedus.base.files import Json
 from foedus.base.notebook import text_table
+from foedus.base.quantities import duration, size
 from foedus.runtime.run import Run
 from foedus.statistics.figures import TITLES
 
@@ -45,11 +45,11 @@ def table(runs: Mapping[str, Run], data_differ: bool = False) -> str:
     columns["rounds"] = [f"{run.rounds}{'' if run.converged else '*'}" for run in runs.values()]
     columns["up"] = [size(run.traffic.up) for run in runs.values()]
     columns["down"] = [size(run.traffic.down) for run in runs.values()]
-    columns["time"] = [span_short(run.seconds - run.compile_seconds) for run in runs.values()]
+    columns["time"] = [duration(run.seconds - run.compile_seconds) for run in runs.values()]
     if any(value is not None for value in epsilons.values()):
         title = "epsilon, simulated" if any(map(noise_from_seed, runs.values())) else "epsilon"
         columns[title] = ["none" if value is None else f"{value:.3g}" for value in epsilons.values()]
-    for name in ("accuracy", "miss_rate", "false_alarms", "r2", "mae"):
+    for name in ("sensitivity", "specificity", "accuracy", "r2", "mae"):
         cells = [figure_cell(name, run)[1] for run in runs.values()]
         if any(cell != "–" for cell in cells):
             columns[f"{TITLES[name][0].lower()}, new rows"] = cells
@@ -57,11 +57,6 @@ def table(runs: Mapping[str, Run], data_differ: bool = False) -> str:
     left = [j for j, title in enumerate(titles) if title in ("run", "method", "worst constraint")]
     lines = text_table(titles, list(zip(*columns.values(), strict=True)), left)
     return "\n".join([*lines, caption(runs, data_differ)])
-
-
-def span_short(seconds: float) -> str:
-    """Return a duration as a person reads it, a short one to a hundredth of a second."""
-    return f"{seconds:.2f} s" if seconds < 10 else span(seconds)
 
 
 def caption(runs: Mapping[str, Run], data_differ: bool = False) -> str:

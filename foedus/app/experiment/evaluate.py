@@ -54,7 +54,8 @@ def evaluate_files(
         notes += new.notes
         rows[name] = _rows(cohort, model.rules, new.table)
     source = ", ".join(path.name for path, _ in names.values())
-    evaluation = evaluation_of(here(rows, noise), terms, model.w, run.decision, noise, source)
+    sites, groups = here(rows, noise), model.rules.groups
+    evaluation = evaluation_of(sites, terms, model.w, run.decision, noise, source, groups)
     if noise is not None and run.ledger is not None:
         run.ledger = with_further_rows(run.ledger, [*names], noise.releases(terms), noise.delta)
     run.evaluations[evaluation.source] = evaluation

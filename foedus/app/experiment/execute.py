@@ -9,13 +9,15 @@ from foedus.app.experiment import build, figures
 from foedus.app.experiment.build import RunSetup
 from foedus.app.experiment.file import Experiment, RunCase
 from foedus.app.experiment.folder import Folder, folder_of
-from foedus.app.experiment.screen import Screen, size
+from foedus.app.experiment.screen import Screen
 from foedus.app.experiment.sources import cohort_of, sources_of
 from foedus.app.report import html
 from foedus.app.solve import solve
 from foedus.base.engine import return_memory
 from foedus.base.errors import FoedusError
 from foedus.base.files import Json
+from foedus.base.quantities import count, number, size
+from foedus.data.baseline import baseline, baseline_of_rules
 from foedus.data.holdout import KeptOut, split_cohort
 from foedus.data.preprocess import IN_WORDS, Preprocessing
 from foedus.data.sites import Cohort
@@ -89,11 +91,16 @@ class Builder:
 
     def _build(self, case: RunCase, release: bool) -> RunSetup:
         cohort, rules, kept_out = self._prepare(case)
+        table_one = None
+        if case.settings["privacy"] is None and not build.secure_of(case.settings):
+            table_one = baseline(kept_out.whole, {site: table.rows for site, table in kept_out.held_out.items()})
         if release:
             self.prepared_data = {}
             if kept_out.whole is not cohort:
                 kept_out = replace(kept_out, whole=replace(kept_out.whole, tables={}))
-        setup = replace(build.build(case.settings, cohort, rules, release=release), kept_out=kept_out)
+        setup = replace(
+            build.build(case.settings, cohort, rules, release=release), kept_out=kept_out, table_one=table_one
+        )
         build.check_ready(setup)
         if release:
             return_memory()  # what checking the rows took
@@ -202,21 +209,27 @@ def description_of(command: str, title: str, setup: RunSetup, *, is_simulated: b
     """Describe a run in words for its report; `is_simulated` says that the preparation drew its noise from the seed."""
     cohort, rules = setup.cohort, setup.rules
     rows = sum(table.rows for table in cohort.tables.values())
-    where = f"{rows} rows at {len(cohort.tables)} sites" if rows else f"at {setup.problem.terms.clients} sites"
-    columns = [f"{len(cohort.features) - len(cohort.words)} columns of numbers, {IN_WORDS[rules.scale]}"]
-    columns += [f"{len(cohort.words)} of categories"] if cohort.words else []
+    sites = count(setup.problem.terms.clients, "site")
+    where = f"{count(rows, 'row')} at {sites}" if rows else f"at {sites}"
+    columns = [f"{count(len(cohort.features) - len(cohort.words), 'column')} of numbers, {IN_WORDS[rules.scale]}"]
+    columns += [f"{number(len(cohort.words))} of categories"] if cohort.words else []
     kind = "simulated " if is_simulated else ""
     description: Json = {
         "title": title,
         "command": command,
         "Data": f"{where}; {', '.join(columns)}",
         "Label": f"{cohort.roles.label}" + (f", where {cohort.labels[1]} counts as 1" if cohort.labels else ""),
-        "Preparation": f"{rules.rounds} rounds, {size(rules.up)} up and {size(rules.down)} down, beside the training"
+        "Preparation": f"{count(rules.rounds, 'round')}, {size(rules.up)} up and {size(rules.down)} down, "
+        "beside the training"
         + (f"; {kind}epsilon {rules.epsilon:g} of each site's rows" if rules.epsilon is not None else ""),
     }
     if cohort.dropped:
-        rows_left_out = ", ".join(f"{count} at {site}" for site, count in cohort.dropped.items())
-        description["warnings"] = [f"rows with missing values were left out: {rows_left_out}"]
+        rows_left_out = ", ".join(f"{number(rows)} at {site}" for site, rows in cohort.dropped.items())
+        description["warnings"] = [f"Rows with missing values were left out: {rows_left_out}."]
+    if setup.table_one is not None:
+        description["cohort"] = setup.table_one
+    elif setup.settings["privacy"] is None and not setup.cohort.tables:  # sites of their own
+        description["cohort"] = baseline_of_rules(rules)
     return description
 
 

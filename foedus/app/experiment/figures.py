@@ -127,7 +127,7 @@ def add(run: Run, setup: RunSetup) -> None:
         arrays = {site: _arrays(setup, table) for site, table in kept_out.held_out.items()}
         noise, terms, seed = noise_of(setup.settings), setup.problem.terms, int(setup.settings["seed"])
         sites = here(arrays, noise, seed, secure=build.secure_of(setup.settings))
-        run.evaluations[HELD_OUT] = evaluation_of(sites, terms, w, run.decision, noise)
+        run.evaluations[HELD_OUT] = evaluation_of(sites, terms, w, run.decision, noise, groups=setup.rules.groups)
         run.ledger = with_figures(run.ledger, terms, noise)
 
 

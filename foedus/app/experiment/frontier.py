@@ -18,11 +18,12 @@ from foedus.app.experiment.sweep import RunCase
 from foedus.app.report import html
 from foedus.app.report.picture import picture
 from foedus.app.report.tradeoff import Curve, curves
-from foedus.app.report.words import number, uncertified
+from foedus.app.report.words import uncertified
 from foedus.app.solve import solve
 from foedus.base.errors import FoedusError
 from foedus.base.files import write_whole
 from foedus.base.pytrees import PyTree
+from foedus.base.quantities import number
 from foedus.runtime.run import Run
 
 LIMITS = {"LossCap": "at_most", "LossGap": "at_most", "NormBall": "radius"}  # the terms with a cap, and its key
@@ -72,15 +73,16 @@ def place_of_cap(case: RunCase, term: int | None) -> tuple[int, str]:
     candidates = [i for i, one in enumerate(terms) if one["type"] in LIMITS]
     if not candidates:
         raise FoedusError(
-            'it has no term with a cap that training keeps; write [[constraints]] with type = "LossCap", where and '
-            "at_most."
+            "it has no constraint with a cap that training keeps; write [[constraints]] with "
+            'type = "LossCap", where and at_most.'
         )
     if term is None and len(candidates) > 1:
         numbers = ", ".join(f"{i + 1} ({terms[i]['type']})" for i in candidates)
-        raise FoedusError(f"it has several terms with a cap; say which one to vary with --term: {numbers}.")
+        raise FoedusError(f"it has several constraints with a cap; say which one to vary with --constraint: {numbers}.")
     place = candidates[0] if term is None else term - 1
     if place not in candidates:
-        raise FoedusError(f"--term {term}: there is no such term with a cap; there are {[i + 1 for i in candidates]}.")
+        there = [i + 1 for i in candidates]
+        raise FoedusError(f"--constraint {term}: there is no such constraint with a cap; there are {there}.")
     key = LIMITS[terms[place]["type"]]
     if isinstance(terms[place].get(key), dict):
         raise FoedusError(

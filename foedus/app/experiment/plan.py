@@ -202,4 +202,4 @@ class Plan:
             fit.problem, fit.algorithm, w0, run=run, sites=sites, seed=int(self.settings["seed"]),
             max_rounds=self.max_rounds, participation=setup.participation, secure=self.secure,
         )  # fmt: skip
-        return replace(order, holdout=self.holdout.to_json())
+        return replace(order, holdout=self.holdout.to_json(), groups=rules.groups)

@@ -12,9 +12,9 @@ from rich.text import Text
 
 from foedus.app.experiment import build, figures
 from foedus.app.experiment.build import RunSetup, fit_of
-from foedus.app.experiment.screen import size
 from foedus.base.engine import float64
 from foedus.base.pytrees import nbytes
+from foedus.base.quantities import size
 from foedus.data import preprocess, tables
 from foedus.data.columns import Words, listing, missing_in, text_of
 from foedus.data.preprocess import Category, Number, Preprocessing

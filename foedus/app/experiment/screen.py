@@ -11,22 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from foedus.base.files import Json
-
-
-def size(count: float) -> str:
-    """Return a number of bytes as a person reads it."""
-    for unit in ("B", "kB", "MB", "GB"):
-        if count < 1000 or unit == "GB":
-            return f"{count:.0f} {unit}" if unit == "B" or count >= 100 else f"{count:.1f} {unit}"
-        count /= 1000
-    raise AssertionError
-
-
-def span(seconds: float) -> str:
-    """Return a duration as a person reads it."""
-    if seconds < 60:
-        return f"{seconds:.0f} s"
-    return f"{seconds // 60:.0f} min {seconds % 60:02.0f} s" if seconds < 3600 else f"{seconds / 3600:.1f} h"
+from foedus.base.quantities import duration, size
 
 
 class Screen:
@@ -92,8 +77,8 @@ class Screen:
             first, then = self.first_round or (rounds, time.monotonic())
             now = time.monotonic()
             remaining = (now - then) / (rounds - first) * (self.limit - rounds) if rounds > first else None
-            cells["time"] = span(now - self.since) + (
-                f", at most {span(remaining)} left" if remaining is not None else ""
+            cells["time"] = duration(now - self.since) + (
+                f", at most {duration(remaining)} left" if remaining is not None else ""
             )
         for name in cells:
             table.add_column(name)

@@ -2,15 +2,17 @@
 
 import math
 import re
+from collections.abc import Mapping, Sequence
 
 from foedus.app.report import evidence, sections, sites, words
-from foedus.app.report.words import number, size
 from foedus.base.files import Json
+from foedus.base.quantities import count, number, size
 from foedus.certificate.private import PrivateCertificate
 from foedus.runtime.run import Run
 from foedus.statistics.coefficients import CoefficientTable
-from foedus.statistics.evaluate import figure_text, term_text
-from foedus.statistics.figures import TITLES
+from foedus.statistics.evaluate import blocks_of, figure_text, term_text
+from foedus.statistics.figures import AT_THE_THRESHOLD, TITLES
+from foedus.statistics.intervals import NOTHING, Figure
 
 MOST = 200  # rows of the table; a longer one shows those with the least slack
 # the characters that Markdown, or HTML inside it, would format
@@ -25,35 +27,35 @@ def plain(text: object) -> str:
 def card(name: str, run: Run, request: Json | None = None) -> str:
     """Return the model card of a run as Markdown; `request` is what `html.write` takes."""
     request = request or {}
-    verdict, present = words.verdict(run), sections.presence(run)
+    verdict, present = evidence.head(run), sections.presence(run)
     shape = run.settings.get("problem", {}).get("shape", [])
     settings = run.settings.get("algorithm", {})
     lines = [f"# Model card: {plain(request.get('title') or name)}", "", f"**{plain(verdict.title)}.**"]
     lines += [plain(sentence) for sentence in verdict.sentences]
-    lines += ["", "## What the model was asked to do", ""]
+    lines += ["", "## Problem", ""]
     if request.get("words"):
         lines.append(f"- In words: {plain(request['words'])}")
-    lines.append(f"- Make small: {plain(words.objective(run))}.")
-    lines += [f"- Keep: {plain(term)}." for term in words.terms(run)] or ["- No terms were set."]
-    lines += ["", "## How it was trained", ""]
+    lines.append(f"- Minimise: {plain(words.objective(run))}.")
+    lines += [f"- Subject to: {plain(term)}." for term in words.terms(run)] or [f"- {words.NO_CONSTRAINTS}"]
+    lines += ["", "## Training", ""]
     lines += [
-        f"- Over {words.count(len(run.names), 'site')}, whose data stayed where they were"
+        f"- Over {count(len(run.names), 'site')}, whose data stayed where they were"
         if settings.get("name") != "CentralProxAL"
-        else f"- On the pooled data of {words.count(len(run.names), 'site')}, for comparison",
+        else f"- On the pooled data of {count(len(run.names), 'site')}, for comparison",
         f"- By {plain(settings.get('name', 'an unnamed method'))}: {plain(run.reason)}",
-        f"- In {words.count(run.rounds, 'round')} of messages; {size(run.traffic.up)} came from the sites and "
+        f"- In {count(run.rounds, 'round')} of messages; {size(run.traffic.up)} came from the sites and "
         f"{size(run.traffic.down)} went to them",
         f"- Parameters: {' + '.join(' × '.join(map(str, s)) or '1' for s in shape) or 'of the shape of w0'}",
         f"- {words.not_measured(run)}"
         if run.certificate.silent
         else f"- Objective {number(run.objective)}, measured over all sites at the returned model",
     ]
-    lines += ["", "## How good it is on rows it has not seen", "", *_evidence(run)]
+    lines += ["", "## New rows", "", *_evidence(run)]
     if run.coefficients is not None:
-        lines += ["", "## What the model is", "", *_coefficients(run.coefficients)]
-    lines += ["", "## The certificate", "", *_certificate(run)]
+        lines += ["", "## Coefficients", "", *_coefficients(run.coefficients)]
+    lines += ["", "## Certificate", "", *_certificate(run)]
     if run.certificate.private is not None:
-        lines += ["", "## The caps, as measured under noise", "", *_caps(run.certificate.private, run)]
+        lines += ["", "## Constraints under noise", "", *_caps(run.certificate.private, run)]
     ledger = getattr(run, "ledger", None)
     lines += ["", "## Privacy", ""]
     if ledger is None:
@@ -78,20 +80,28 @@ def _evidence(run: Run) -> list[str]:
     """The figures on new rows as sentences and as a table, and the threshold where there is one."""
     lines = [plain(sentence) for sentence in evidence.sentences(run)]
     if run.decision is not None:
-        lines += ["", f"A row is called positive from the score {number(run.decision.cut)} on, so that these are kept:"]
+        lines += ["", f"A row is called positive from {words.threshold(run)} on, so that these hold:"]
         lines += [f"- {plain(term.words)}" for term in run.decision.terms]
-        lines += [f"- NOT kept: {plain(run.decision.trouble)}"] if run.decision.trouble else []
+        lines += [f"- NOT satisfied: {plain(run.decision.trouble)}"] if run.decision.trouble else []
     for evaluation in run.evaluations.values():
-        names = [name for name in TITLES if name in evaluation.overall]
         lines += ["", f"On {plain(evaluation.source)}, with intervals at 95 %:", ""]
-        lines += ["| site | rows | " + " | ".join(TITLES[name][0] for name in names) + " |"]
-        lines += ["|---|---:|" + "---:|" * len(names)]
-        for site, figures in evaluation.everyone.items():
-            cells = " | ".join(figure_text(name, figures[name]) for name in names)
-            lines.append(f"| {plain(site)} | {number(figures['loss'].rows)} | {cells} |")
-        lines += [""] if evaluation.terms else []
+        for names in blocks_of(evaluation.overall):
+            lines += _figures("site", evaluation.everyone, names)
+        if evaluation.groups:
+            names = [name for name in AT_THE_THRESHOLD if name in evaluation.overall]
+            lines += _figures("group", evaluation.groups, names)
         lines += [f"- {plain(t.constraint)} at {plain(t.site)}: {plain(term_text(t))}" for t in evaluation.terms]
     return lines
+
+
+def _figures(first: str, figures: Mapping[str, Mapping[str, Figure]], names: Sequence[str]) -> list[str]:
+    """The lines of a table of figures, and an empty line."""
+    lines = [f"| {first} | rows | " + " | ".join(TITLES[name][0] for name in names) + " |"]
+    lines += ["|---|---:|" + "---:|" * len(names)]
+    for name, own in figures.items():
+        rows = own.get("accuracy", own.get("loss", NOTHING)).rows
+        lines.append(f"| {plain(name)} | {number(rows)} | " + " | ".join(figure_text(n, own[n]) for n in names) + " |")
+    return [*lines, ""]
 
 
 def _coefficients(table: CoefficientTable) -> list[str]:
@@ -108,28 +118,29 @@ def _certificate(run: Run) -> list[str]:
     c = run.certificate
     if c.silent:
         return [words.not_measured(run)]
-    counts = [plain(sentence) for sentence in words.counts_of_terms(run)]
+    counts = [plain(sentence) for sentence in words.counts_of_constraints(run)]
+    gap = [plain(text) for part in words.optimality(run) for text in part]
     if counts and not c.rows:
-        return [*counts, *map(plain, words.optimality(run))]
+        return [*counts, *gap]
     if not c.rows:
         return [
-            *(f"{line}\n" for line in words.optimality(run)),
-            f"No terms were set. Stationarity, the largest entry of the gradient at the returned model: "
-            f"{number(c.stationarity)}.",
+            *(f"{line}\n" for line in gap),
+            *([f"{words.NO_CONSTRAINTS}\n"] if run.decision is None else []),
+            f"Stationarity, the largest entry of the gradient at the returned model: {number(c.stationarity)}.",
         ]
     lines = [
         "Measured after training, at the returned model and over all sites, by code that the training has no part in.",
         *counts,
         "",
-        *(f"{line}\n" for line in words.optimality(run)),
-        "| | measured | counts as reached up to |",
+        *(f"{line}\n" for line in gap),
+        "| residual | measured | tolerance |",
         "|---|---:|---:|",
         f"| stationarity | {number(c.stationarity)} | {number(c.eps1)} |",
         f"| feasibility | {number(c.feasibility)} | {number(c.eps2)} |",
         f"| complementarity | {number(c.complementarity)} | {number(c.eps2)} |",
         f"| distance | {number(c.distance)} | {number(c.eps2)} |",
         "",
-        "| site | term | value | cap | slack | multiplier | verdict |",
+        "| site | constraint | value | cap | slack | multiplier | verdict |",
         "|---|---|---:|---:|---:|---:|---|",
     ]
     rows = sorted(c.rows, key=lambda row: row.slack)[:MOST] if len(c.rows) > MOST else c.rows
@@ -147,7 +158,7 @@ def _caps(certificate: PrivateCertificate, run: Run) -> list[str]:
     rows = certificate.rows
     rows = sorted(rows, key=lambda row: -row.high)[:MOST] if len(rows) > MOST else rows
     lines = [*map(plain, words.caps_under_noise(run)), "", sections.EXCESS, ""]
-    lines += ["| site | term | value about | interval | cap | excess | interval | noise | verdict |"]
+    lines += ["| site | constraint | value about | interval | cap | excess | interval | noise | verdict |"]
     lines += ["|---|---|---:|---:|---:|---:|---:|---:|---|"]
     lines += [
         f"| {plain(r.site)} | {plain(r.constraint)} | {_figure(r.value)} | {sites.span(r.value_low, r.value_high)} | "
@@ -175,11 +186,13 @@ def limits(run: Run) -> list[str]:
     ]
     if run.certificate.rows or run.certificate.counts:
         limitations.append(
-            f"A term counts as kept up to {number(run.certificate.eps2)}, and the conditions of optimality are of the "
-            "first order: for a convex problem they make the model the best there is, up to the tolerance; otherwise "
-            "there may be a better one elsewhere."
+            f"A constraint counts as satisfied up to {number(run.certificate.eps2)}, and the conditions of optimality "
+            "are of the first order: for a convex problem they make the model the best there is, up to the tolerance; "
+            "otherwise there may be a better one elsewhere."
         )
         limitations.append("A cap on a mean loss says nothing about a single case.")
+    elif run.decision is not None:
+        limitations.append("The bound on the rate is about future rows like those that the threshold was chosen on.")
     else:
         limitations.append("No promise is made about any single site.")
     limitations.append("Each site counts the same in the objective, however many examples it has.")

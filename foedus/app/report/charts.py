@@ -13,8 +13,8 @@ import numpy as np
 from markupsafe import Markup
 
 from foedus.app.report.render import piece
-from foedus.app.report.words import number, size
 from foedus.base.files import Json
+from foedus.base.quantities import number, size
 
 WIDE, HIGH = 1000, 400  # the coordinates that lines are drawn in; the page stretches them
 POINTS = 1200  # the most points of one series, more than a screen can show

@@ -1,33 +1,74 @@
-"""How good the model is on rows it has not seen, in words and as a section of the report."""
+"""How good the model is on rows it has not seen, in words and as sections of the report."""
 
-from collections.abc import Callable, Sequence
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 from markupsafe import Markup
 
-from foedus.app.report.charts import HIGH, WIDE, Plot, path
+from foedus.app.report import words
+from foedus.app.report.charts import HIGH, WIDE, Axis, Plot, axis_of, labels, path
 from foedus.app.report.render import Cell, Column, Line, columns, piece, table
 from foedus.app.report.sites import interval_bar
-from foedus.app.report.words import capital, count, join_names, number
+from foedus.app.report.words import Verdict, capital, join_names
+from foedus.base.quantities import count, number, percent
 from foedus.runtime.run import Run
-from foedus.statistics.evaluate import HELD_OUT, Evaluation, figure_text
-from foedus.statistics.figures import ALL_ROWS, SHARES, TITLES, Tenth, TermFigure
-from foedus.statistics.intervals import Figure
+from foedus.statistics.curves import Curves
+from foedus.statistics.evaluate import HELD_OUT, Evaluation, blocks_of, figure_text
+from foedus.statistics.figures import ALL_ROWS, AT_THE_THRESHOLD, SHARES, TITLES, Tenth, TermFigure
+from foedus.statistics.intervals import NOTHING, Figure
 from foedus.statistics.rates import Decision
 
-RATES = ("miss rate", "false-alarm rate")  # terms whose values are shares
+RATES = ("miss rate", "false-alarm rate")  # constraints whose values are shares
 BADGES = {
     "holds": ("met", "✓ holds"),
-    "open": ("binding", "● not decided"),
-    "broken": ("broken", "✕ broken"),
+    "open": ("binding", "● too few rows"),
+    "broken": ("broken", "✕ violated"),
     "unknown": ("binding", "no rows"),
 }
 NOT_MEASURED = "How good the model is on rows it has not seen was not measured."
+HOLD_OUT = "Measure it on new rows: [evaluate] holdout = 0.2 in the experiment file, 'foedus evaluate', or fd.evaluate."
+IN_TILES = ("sensitivity", "specificity", "auc")  # of a classifier
+IN_TILES_OF_NUMBERS = ("r2", "mae")
 
 
-def percent(share: float) -> str:
-    """Return a share in per cent, with one digit behind the point."""
-    return f"{100 * share:.1f} %"
+def head(run: Run) -> Verdict:
+    """Return the verdict of a run with what new rows say of it first.
+
+    A run that is certified in training is "Certified" without more words only if every constraint was measured on new
+    rows and holds there.
+    """
+    verdict, new = words.verdict(run), sentences(run)
+    if verdict.level == "bad":  # what went wrong in training comes first
+        return dataclasses.replace(verdict, sentences=(*verdict.sentences, *new))
+    if run.evaluation is None:
+        verdict = dataclasses.replace(verdict, sentences=(*verdict.sentences, *new))
+    else:
+        verdict = dataclasses.replace(verdict, sentences=(*new, *verdict.sentences))
+    if verdict.level != "good" or not words.constrained(run):
+        return verdict
+    if run.evaluation is None:
+        title, advice = "Certified in training, not measured on new rows", (HOLD_OUT,)
+        return dataclasses.replace(verdict, level="training", title=title, advice=advice)
+    if confirmed(run):
+        return dataclasses.replace(verdict, title="Certified, and confirmed on new rows")
+    return dataclasses.replace(verdict, level="training", title="Certified in training, not confirmed on new rows")
+
+
+def confirmed(run: Run) -> bool:
+    """Whether every constraint was measured on new rows, and its whole interval is within the cap at every site."""
+    evaluation = run.evaluation
+    if evaluation is None:
+        return False
+    terms = _measured(evaluation)
+    promised = {row.constraint for row in run.certificate.rows} | {row.constraint for row in run.certificate.counts}
+    return bool(terms) and promised <= {t.constraint for t in terms} and all(t.standing == "holds" for t in terms)
+
+
+def _measured(evaluation: Evaluation) -> list[TermFigure]:
+    """The constraints on new rows: at each site where single ones are seen, else over all rows."""
+    single = bool(evaluation.sites)
+    return [term for term in evaluation.terms if not (single and term.site == ALL_ROWS)]
 
 
 def sentences(run: Run) -> tuple[str, ...]:
@@ -43,21 +84,21 @@ def sentences(run: Run) -> tuple[str, ...]:
 
 def _quality(evaluation: Evaluation) -> str:
     where = "that took no part in training" if evaluation.source == HELD_OUT else f"of {evaluation.source}"
-    rows = f"On {number(evaluation.total)} rows {where}"
+    rows = f"On {count(evaluation.total, 'row')} {where}"
     if "accuracy" not in evaluation.overall:
         error, r2 = evaluation["mae"], evaluation["r2"]
-        text = f"{rows} its answers are off by {number(error.value)} on average{_between(error, number)}"
-        return text + (f", and it explains {percent(r2.value)} of the variance." if r2.known else ".")
-    right, misses, alarms, area = (evaluation[name] for name in ("accuracy", "miss_rate", "false_alarms", "auc"))
-    if not right.known:
+        text = f"{rows} the mean absolute error is {number(error.value)}{_between(error, number)}"
+        return text + (f", and the model explains {percent(r2.value)} of the variance." if r2.known else ".")
+    if not evaluation["accuracy"].known:
         return "How good the model is on rows it has not seen is hidden by the noise: there are too few of them."
-    text = f"{rows} it gives the right answer to {percent(right.value)}{_between(right, percent)}"
-    if misses.known and alarms.known:
-        text += (
-            f"; it misses {percent(misses.value)} of the positives{_between(misses, percent)} and raises a false alarm "
-            f"for {percent(alarms.value)} of the negatives{_between(alarms, percent)}"
-        )
-    return text + (f". AUC {area.value:.3f}{_between(area, '{:.3f}'.format)}." if area.known else ".")
+    shares = [
+        f"{TITLES[name][0].lower()} {percent(evaluation[name].value)}{_between(evaluation[name], percent)}"
+        for name in ("sensitivity", "specificity", "accuracy")
+        if evaluation[name].known
+    ]
+    area = evaluation["auc"]
+    shares += [f"AUC {area.value:.3f}{_between(area, '{:.3f}'.format)}"] if area.known else []
+    return f"{rows}: {', '.join(shares)}."
 
 
 def _between(figure: Figure, text: Callable[[float], str]) -> str:
@@ -67,30 +108,31 @@ def _between(figure: Figure, text: Callable[[float], str]) -> str:
 def _caps(evaluation: Evaluation) -> tuple[str, ...]:
     """Whether each cap holds on new rows, in one or two sentences."""
     single = bool(evaluation.sites)  # with masked sums there are no figures of single sites
-    terms = [term for term in evaluation.terms if not (single and term.site == ALL_ROWS) and term.figure.known]
+    terms = [term for term in _measured(evaluation) if term.figure.known]
     if not terms:
         return ()
     by = {key: [t for t in terms if t.standing == key] for key in ("holds", "broken", "open")}
     if len(by["holds"]) == len(terms):
         where = "at every site" if single else "over all sites (single ones are not seen)"
-        return (f"Every cap holds there too, {where}, with 95 % confidence at each.",)
-    words = []
+        return (f"Every constraint holds on these rows too, {where}, each with 95 % confidence.",)
+    texts = []
     if by["broken"]:
         worst = max(by["broken"], key=lambda t: t.figure.value - t.cap)
         sites = join_names(list(dict.fromkeys(t.site for t in by["broken"])))
-        where, list_of_sites = (f"at {worst.site}", f" (broken at {sites})") if single else (f"over {worst.site}", "")
-        words.append(
-            f"Not every cap holds there: {worst.constraint} is {_value(worst, worst.figure.value)} {where}, "
-            f"where {_value(worst, worst.cap)} was asked for{list_of_sites}."
+        where, list_of_sites = (f"at {worst.site}", f" (violated at {sites})") if single else (f"over {worst.site}", "")
+        texts.append(
+            f"Not every constraint holds on these rows: {worst.constraint} is {_value(worst, worst.figure.value)} "
+            f"{where}, above the cap of {_value(worst, worst.cap)}{list_of_sites}."
         )
     if by["open"]:
-        over = sum(t.figure.value > t.cap for t in by["open"])
-        words.append(
-            f"{count(len(by['holds']), 'cap')} of {len(terms)} {'holds' if len(by['holds']) == 1 else 'hold'} there; "
-            f"for {len(by['open'])} there are too few rows to tell ({over} above the cap, {len(by['open']) - over} "
-            "below it)."
+        over, held = sum(t.figure.value > t.cap for t in by["open"]), len(by["holds"])
+        verb = "is shown to hold" if held == 1 else "are shown to hold"
+        texts.append(
+            f"{held or 'None'} of {count(len(terms), 'constraint')} {verb if held else 'is shown to hold'} there with "
+            f"95 % confidence; for {len(by['open'])} there are too few rows to tell ({over} measured above the cap, "
+            f"{len(by['open']) - over} below it)."
         )
-    return tuple(words)
+    return tuple(texts)
 
 
 def _value(term: TermFigure, value: float) -> str:
@@ -98,27 +140,40 @@ def _value(term: TermFigure, value: float) -> str:
 
 
 def tiles(run: Run) -> list[tuple[str, str, str]]:
-    """Return the tiles that say how good the model is: a name, a figure and a remark."""
+    """Return the tiles that say how good the model is on new rows: a name, a figure and a remark."""
     evaluation = run.evaluation
     if evaluation is None:
         return []
-    names = ("miss_rate", "false_alarms") if "accuracy" in evaluation.overall else ("r2", "mae")
     result = []
-    for name in names:
+    for name in IN_TILES if "accuracy" in evaluation.overall else IN_TILES_OF_NUMBERS:
         figure = evaluation[name]
         if figure.known:
             value, _, interval = figure_text(name, figure).partition(" (")
             between = interval.removesuffix(")")
             unit = " %" if name in SHARES and between else ""
-            result.append((f"{TITLES[name][0]}, new rows", value, f"{between}{unit}" or "too few rows for an interval"))
+            remark = f"{between}{unit}, on new rows" if between else "on new rows; too few for an interval"
+            result.append((TITLES[name][0], value, remark))
+    if terms := [t for t in _measured(evaluation) if t.figure.known]:
+        good = sum(t.standing == "holds" for t in terms)
+        result.append(("Constraints on new rows", f"{good} of {len(terms)}", "hold with 95 % confidence"))
     return result
 
 
 def section(run: Run) -> Markup:
-    """Return the section: words, the figures of each site, the caps, and how probabilities compare with outcomes."""
+    """Return the section: the figures of each site, the caps, the curves, and how probabilities compare."""
     several = len(run.evaluations) > 1
     parts = [_evaluation(evaluation, evaluation.source if several else "") for evaluation in run.evaluations.values()]
-    return Markup("").join([_decision(run.decision), *parts])
+    return Markup("").join([_decision(run, run.decision), *parts])
+
+
+def subgroups(run: Run) -> Markup:
+    """Return the rates of each group on new rows; empty where there are no groups, or none may be told about."""
+    evaluation = run.evaluation
+    if evaluation is None or not evaluation.groups:
+        return Markup("")
+    names = [name for name in AT_THE_THRESHOLD if name in evaluation.overall]
+    note = "Over the rows of all sites. Below each figure is its interval at 95 %."
+    return _figures("Group", evaluation.groups, names) + piece("note", note)
 
 
 def coefficients(run: Run) -> Markup:
@@ -133,7 +188,7 @@ def coefficients(run: Run) -> Markup:
     return table(heads, lines, "coefficients") + piece("note", " ".join([per, *own.notes]))
 
 
-def _decision(decision: Decision | None) -> Markup:
+def _decision(run: Run, decision: Decision | None) -> Markup:
     if decision is None:
         return Markup("")
     terms = []
@@ -143,19 +198,26 @@ def _decision(decision: Decision | None) -> Markup:
             for s, w, n, a in zip(term.sites, term.wrong, term.rows, term.allowed, strict=True)
         ]
         terms.append((term.words, "; ".join(sites if len(sites) <= 8 else [*sites[:8], f"and {len(sites) - 8} more"])))
-    return piece("decision", decision, count(decision.rounds, "round"), terms)
+    return piece("decision", decision, words.threshold(run), count(decision.rounds, "round"), terms)
+
+
+def _figures(first: str, figures: Mapping[str, Mapping[str, Figure]], names: Sequence[str]) -> Markup:
+    """A table of figures with their intervals below them, one row a site or a group."""
+    lines = []
+    for name, own in figures.items():
+        rows = own.get("accuracy", own.get("loss", NOTHING)).rows
+        cells = [Cell(number(rows), rows)]
+        for figure in names:
+            value, _, interval = figure_text(figure, own[figure]).partition(" (")
+            cells.append(Cell(value, own[figure].value, interval.removesuffix(")")))
+        lines.append(Line(name, cells, "total" if name == ALL_ROWS else ""))
+    heads = [Column(first, ""), Column("Rows"), *(Column(TITLES[n][0], remark=TITLES[n][1]) for n in names)]
+    return table(heads, lines, "sortable evidence")
 
 
 def _evaluation(evaluation: Evaluation, title: str) -> Markup:
-    names = [name for name in TITLES if name in evaluation.overall]
-    lines = []
-    for site, figures in evaluation.everyone.items():
-        rows = figures["loss"].rows
-        cells = [Cell(number(rows), rows)]
-        for name in names:
-            value, _, interval = figure_text(name, figures[name]).partition(" (")
-            cells.append(Cell(value, figures[name].value, interval.removesuffix(")")))
-        lines.append(Line(site, cells))
+    blocks = blocks_of(evaluation.overall)
+    figures = Markup("").join(_figures("Site", evaluation.everyone, names) for names in blocks)
     note = "Below each figure is its interval at 95 %."
     if evaluation.auc_error:
         note += f" The AUC comes from histograms, and is exact to within {evaluation.auc_error:.1g}."
@@ -163,10 +225,9 @@ def _evaluation(evaluation: Evaluation, title: str) -> Markup:
     too_few = "the noise hides the rows held out there" if evaluation.noise else "the rows held out there are too few"
     note += f" {join_names(silent)} told nothing: {too_few}." if silent else ""
     note += f" {capital(evaluation.noise.words)}." if evaluation.noise else ""
-    note += " " + "; ".join(f"{TITLES[n][0]}: {TITLES[n][1]}" for n in names) + "."
-    heads = [Column("Site", ""), Column("Rows"), *(Column(TITLES[n][0], remark=TITLES[n][1]) for n in names)]
-    figures = table(heads, lines, "sortable evidence")
-    return piece("evaluation", title, figures, note, _terms(evaluation.terms), _tenths(evaluation.tenths))
+    note += " " + "; ".join(f"{TITLES[n][0]}: {TITLES[n][1]}" for block in blocks for n in block) + "."
+    plots = [p for p in (_roc(evaluation.curves), _tenths(evaluation.tenths), _benefit(evaluation.curves)) if p]
+    return piece("evaluation", title, figures, note, _terms(evaluation.terms), plots)
 
 
 def _terms(terms: Sequence[TermFigure]) -> Markup:
@@ -177,7 +238,7 @@ def _terms(terms: Sequence[TermFigure]) -> Markup:
     for t in terms:
         ends = [v for v in (t.figure.value, t.figure.high, t.cap) if np.isfinite(v)]
         tops[t.constraint] = max(tops.get(t.constraint, 0.0), *ends) if ends else 1.0
-    heads = [Column("Site", ""), Column("Cap on", ""), Column("", "wide")]
+    heads = [Column("Site", ""), Column("Constraint", ""), Column("", "wide")]
     heads += [*columns("Value", "95 %", "Cap"), Column("", "v")]
     return table(heads, [_term_line(t, 1.08 * tops[t.constraint] or 1.0) for t in terms], "sortable terms")
 
@@ -198,6 +259,57 @@ def _term_line(term: TermFigure, top: float) -> Line:
     return Line(term.site, cells, kind)
 
 
+def _roc(curves: Curves) -> Plot | None:
+    """The ROC curve, over all rows."""
+    if not curves.roc:
+        return None
+    across, upward = np.array(curves.roc).T
+    shown = np.linspace(0, 1, 5)
+    text = "; ".join(
+        f"{percent(1 - a)} at {percent(float(np.interp(a, across, upward)))}" for a in (0.05, 0.1, 0.2, 0.5)
+    )
+    return Plot(
+        kind="curve",
+        title="ROC curve",
+        remark="sensitivity against 1 − specificity, at every threshold; on the dashed line a model knows nothing",
+        label=f"ROC curve: specificity {text} sensitivity",
+        side=[(f"{100 * v:.0f} %", 100 - 100 * v) for v in shown],
+        below=[(f"{100 * v:.0f} %", 100 * v) for v in shown],
+        axis="1 − specificity",
+        lines=[("line c0", "", path(across, upward))],
+        limit=f"M0 {HIGH}L{WIDE} 0",
+    )
+
+
+def _benefit(curves: Curves) -> Plot | None:
+    """The decision curve: the net benefit of the model, of treating everybody, and of treating nobody."""
+    points = [p for p in curves.benefit if p[2] > -0.1 or p[1] > 0.0]
+    if len(points) < 3:
+        return None
+    p, model, everybody = np.array(points).T
+    across = Axis(0.0, float(p.max()))
+    upward = axis_of(np.append(np.concatenate([model, [0.0]]), max(float(everybody.max()), 0.0)), False)
+    low = max(upward.low, -0.25 * upward.high)
+    upward = Axis(low, upward.high)
+    lines = [
+        (kind, "", path(across.place(p), upward.place(np.where(values < low, np.nan, values))))
+        for kind, values in (("line c7", everybody), ("line c4", np.zeros_like(p)), ("line c0", model))
+    ]
+    best = "; ".join(f"{number(float(np.interp(t, p, model)))} at {percent(t, 0)}" for t in (0.1, 0.2, 0.3, 0.5))
+    return Plot(
+        kind="curve",
+        title="Decision curve",
+        remark="net benefit of treating from a predicted probability on: true positives a row, less false ones at its "
+        "odds",
+        label=f"decision curve of the model: {best}",
+        side=labels(upward, number, upward=True),
+        below=labels(across, lambda v: percent(v, 0)),
+        axis="threshold probability",
+        lines=lines,
+        legend=[("dot c0", "the model"), ("dot c7", "treat everybody"), ("dot c4", "treat nobody")],
+    )
+
+
 def _tenths(tenths: Sequence[Tenth]) -> Plot | None:
     """A picture of predicted probabilities against the share of positives; on the diagonal they agree."""
     if not tenths:
@@ -210,8 +322,8 @@ def _tenths(tenths: Sequence[Tenth]) -> Plot | None:
     words = "; ".join(f"{percent(t.predicted)} predicted, {percent(t.observed.value)} observed" for t in tenths)
     return Plot(
         kind="curve",
-        title="Are the probabilities right?",
-        remark="what happened to the rows of each tenth of the predicted probabilities; on the dashed line both agree",
+        title="Calibration",
+        remark="share of positives in each tenth of the predicted probabilities; on the dashed line both agree",
         label=f"calibration: {words}",
         side=[(f"{v} %", 100 - v) for v in (0, 25, 50, 75, 100)],
         below=[(f"{v} %", v) for v in (0, 25, 50, 75, 100)],

@@ -3,18 +3,17 @@
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TypeAlias
 
 from markupsafe import Markup
 
-from foedus.app.report import charts, evidence, sections, sites, tradeoff, words
+from foedus.app.report import charts, cohort, evidence, sections, sites, tradeoff, words
 from foedus.app.report.charts import Chart
 from foedus.app.report.render import render
-from foedus.app.report.words import number, size
 from foedus.base.errors import FoedusError
 from foedus.base.files import Json, write_whole
+from foedus.base.quantities import count, number, size
 from foedus.runtime.run import Run
 
 Tile: TypeAlias = tuple[str, str, str]
@@ -65,9 +64,9 @@ def _of_experiment(record: Json) -> Json:
     if "file" in record:
         request["command"] = f"foedus run {record['file']}"
     if rows:
-        where = f"at {words.count(len(rows), 'site')}"
+        where = f"at {count(len(rows), 'site')}"
         all_counts = None not in rows.values()  # sites of a federation do not report how many rows they have
-        request["Data"] = f"{words.count(sum(rows.values()), 'row')} {where}" if all_counts else where
+        request["Data"] = f"{count(sum(rows.values()), 'row')} {where}" if all_counts else where
     if record.get("features"):
         request["Features"] = words.join_names(list(map(str, record["features"])), 12)
     if dropped_rows:
@@ -130,38 +129,35 @@ def _one(
     name: str, run: Run, request: Json, page_charts: list[Chart]
 ) -> tuple[str, words.Verdict, list[Tile], list[str], list[Section]]:
     title = str(request.get("title") or name)
-    verdict, present = words.verdict(run), sections.presence(run)
-    verdict = replace(verdict, sentences=(*verdict.sentences, *evidence.sentences(run)))
+    verdict, present = evidence.head(run), sections.presence(run)
     warnings = [*words.warnings(run, None if present is None else present[1]), *map(str, request.get("warnings", ()))]
-    tightest = words.worst(run)
-    silent = run.certificate.silent
-    tiles = [("Objective", "–" if silent else number(run.objective), "not measured" if silent else "lower is better")]
-    tiles += evidence.tiles(run)
+    tightest, silent = words.worst(run), run.certificate.silent
+    tiles = evidence.tiles(run)
     if tightest is not None:
-        tiles.append(("Tightest term", number(tightest.slack), f"slack at {tightest.site}"))
+        tiles.append(("Tightest in training", number(tightest.slack), f"slack at {tightest.site}"))
     worst_case = getattr(run, "worst_case", None)
-    tiles += [
-        ("Worst case", number(worst_case.value), worst_case.optimality)
-        if worst_case is not None
-        else ("Distance from optimality", "–", "not measured")
-        if silent
-        else words.gap_tile(run),
-        ("Rounds", number(run.rounds), f"of messages with {words.count(len(run.names), 'site')}"),
-        ("Sent", size(run.traffic.up + run.traffic.down), f"{size(run.traffic.up)} up, {size(run.traffic.down)} down"),
-        ("Time", words.duration(run.seconds), f"{words.duration(run.compile_seconds)} of it compiling"),
-    ]
+    if worst_case is not None:
+        tiles.append(("Worst case", number(worst_case.value), worst_case.optimality))
+    tiles.append(
+        ("Objective", "–" if silent else number(run.objective), "not measured" if silent else "lower is better")
+    )
+    if not tiles[1:] and not silent:
+        tiles.append(words.gap_tile(run))
+    progress = sections.traffic(run) + (Markup("") if worst_case is not None else sites.residuals(run))
     parts = [
-        ("asked", "What was asked", sections.request_section([run], request)),
-        ("evidence", "How good it is on new rows", evidence.section(run)),
-        ("terms", "The terms, site by site", sites.certificate(run)),
-        ("caps", "The caps, as measured under noise", sections.noisy_caps(run)),
-        ("model", "What the model is", evidence.coefficients(run)),
-        ("convergence", "How it got there", sections.convergence(page_charts, [])),
-        ("sites", "Who took part", sections.who_took_part(run, present)),
-        ("worst-case", "The worst case", sections.worst_case(run)),
+        ("evidence", "New rows", evidence.section(run)),
+        ("terms", "Constraints", sites.certificate(run)),
+        ("caps", "Constraints under noise", sections.noisy_caps(run)),
+        ("groups", "Subgroups", evidence.subgroups(run)),
+        ("cohort", "Cohort", cohort.section(request)),
+        ("asked", "Problem", sections.request_section([run], request)),
+        ("model", "Coefficients", evidence.coefficients(run)),
+        ("convergence", "Convergence", progress + sections.convergence(page_charts, [])),
+        ("sites", "Participation", sections.who_took_part(run, present)),
+        ("worst-case", "Worst case", sections.worst_case(run)),
         ("privacy", "Privacy", sections.ledger(run)),
-        ("settings", "Settings and versions", sections.settings(run)),
-        ("words", "How to read this page", sections.glossary([run])),
+        ("settings", "Settings", sections.settings(run)),
+        ("words", "Glossary", sections.glossary([run])),
     ]
     return title, verdict, tiles, warnings, parts
 
@@ -189,8 +185,8 @@ def _several(runs: Mapping[str, Run], request: Json, page_charts: list[Chart]) -
         first = f"None of the {len(runs)} runs {success}."
     verdict = words.Verdict(level, f"{best} does best" if successes else "No run succeeded", (first, sentence))
     parts = [
-        ("asked", "What was asked", sections.request_section(list(runs.values()), request)),
-        ("runs", "The runs", sections.table_of_runs(runs)),
+        ("asked", "Problem", sections.request_section(list(runs.values()), request)),
+        ("runs", "Runs", sections.table_of_runs(runs)),
         *_beside(runs, page_charts),
     ]
     return verdict, parts
@@ -201,10 +197,10 @@ def _different(runs: Mapping[str, Run], request: Json, page_charts: list[Chart])
     data_differ = bool(request.get("data_differ"))
     curves = [] if data_differ else tradeoff.curves(runs)
     parts = [
-        ("tradeoff", "What a tighter cap costs", tradeoff.section(curves)),
-        ("asked", "What was asked", sections.request_section(list(runs.values()), request)),
-        ("own", "Each run's own terms", tradeoff.own_terms(runs)),
-        ("runs", "The runs", sections.table_of_runs(runs)),
+        ("tradeoff", "Trade-off", tradeoff.section(curves)),
+        ("asked", "Problem", sections.request_section(list(runs.values()), request)),
+        ("own", "Constraints of each run", tradeoff.own_terms(runs)),
+        ("runs", "Runs", sections.table_of_runs(runs)),
         *_beside(runs, page_charts),
     ]
     return tradeoff.verdict(runs, curves, data_differ), parts
@@ -218,8 +214,8 @@ def _warnings(runs: Mapping[str, Run], request: Json) -> list[str]:
 def _beside(runs: Mapping[str, Run], page_charts: list[Chart]) -> list[Section]:
     """Return the last sections of every page on several runs."""
     return [
-        ("terms", "The terms, site by site", sites.dots(runs)),
-        ("convergence", "How they got there", sections.convergence(page_charts, list(runs))),
-        ("settings", "Settings that differ", sections.differences(runs)),
-        ("words", "How to read this page", sections.glossary(list(runs.values()))),
+        ("terms", "Constraints by site", sites.dots(runs)),
+        ("convergence", "Convergence", sections.convergence(page_charts, list(runs))),
+        ("settings", "Settings", sections.differences(runs)),
+        ("words", "Glossary", sections.glossary(list(runs.values()))),
     ]

@@ -12,9 +12,9 @@ from markupsafe import Markup
 
 from foedus.app.report import html, sections, watch, words
 from foedus.app.report.render import Cell, Column, Line, columns, paragraphs, piece, table
-from foedus.app.report.words import duration, number, size
 from foedus.base.errors import FoedusError
 from foedus.base.files import Json
+from foedus.base.quantities import count, duration, number, size
 from foedus.runtime.run import Traffic
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 LOOK_SECONDS = 2.0  # between two looks at the server
 STAGES = {
     "starting": "The job starts.",
-    "greeting": "The sites are greeted, and agree to the terms or refuse them.",
+    "greeting": "The sites are greeted, and agree to the plan or refuse it.",
     "joining": "The sites read their data and compile their programs.",
     "rounds": "Rounds are played.",
     "measuring": "The rounds are over; every site measures its part of the certificate.",
@@ -93,7 +93,7 @@ def render(scene: Scene, pulse: str | None = None) -> str:
         trouble = words.Verdict("bad", "The server does not answer", (scene.trouble,), ("The page looks again.",))
         return html.assemble("federation", trouble, pulse=pulse)
     if not scene.runs:
-        text = f"{words.count(len(scene.sites), 'site')} connected: {_names(scene.sites)}."
+        text = f"{count(len(scene.sites), 'site')} connected: {_names(scene.sites)}."
         idle = words.Verdict("open", "No run is under way", (text,))
         return html.assemble("federation", idle, parts=[("jobs", "Jobs", jobs_table(scene.jobs))], pulse=pulse)
     run, *others = scene.runs
@@ -130,7 +130,7 @@ def tiles(run: Json, scene: Scene) -> list[html.Tile]:
     """Return the figures at the top of the page."""
     record, series = run["record"], run["series"]
     figures = [("Round", number(run["rounds"]), f"of at most {number(run['max_rounds'])}")]
-    titles = {"feasibility": "Largest violation", "gap": "Still to be had", "stationarity": "Distance from optimality"}
+    titles = {"feasibility": "Largest violation", "gap": "Optimality gap", "stationarity": "Stationarity"}
     for name in ("objective", "minibatch_objective", "worst_case", "feasibility", "gap", "stationarity"):
         if name in series and name in record:
             figures.append((titles.get(name, sections.SERIES[name][0]), number(record[name]), "at the last round"))

@@ -7,8 +7,8 @@ import numpy as np
 from foedus.app.report.charts import Axis, axis_of
 from foedus.app.report.render import render
 from foedus.app.report.tradeoff import RATES, TradeoffPoint, figure_of
-from foedus.app.report.words import number
 from foedus.base.files import Json
+from foedus.base.quantities import number
 
 WIDE, HIGH = 470, 400  # of a panel
 LEFT, TOP, GAP = 90, 130, 150

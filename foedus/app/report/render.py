@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from markupsafe import Markup
 
-from foedus.app.report.words import duration, number, size
+from foedus.base.quantities import duration, number, size
 
 if TYPE_CHECKING:
     from jinja2 import Environment

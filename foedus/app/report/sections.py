@@ -11,8 +11,8 @@ from markupsafe import Markup
 from foedus.app.report import charts, sites, words
 from foedus.app.report.charts import Chart, ChartSeries
 from foedus.app.report.render import Cell, Column, Line, columns, paragraphs, piece, table
-from foedus.app.report.words import number, size
 from foedus.base.files import Json
+from foedus.base.quantities import count, duration, number, size
 from foedus.privacy.ledger import NOT_TOLD, SIMULATED, TIGHT
 from foedus.problem.stacked import Stacked
 from foedus.protocol.participation import attendance, participation_from
@@ -26,18 +26,19 @@ SERIES = {
     "minibatch_objective": ("Objective on minibatches", "noisy, as each site uses a few examples"),
     "feasibility": ("Largest violation", "of a cap, at the worst site; 0 is at the bottom"),
     "worst_case": ("Worst-case loss", "the number that training minimises: the loss after the worst shift allowed for"),
-    "adversarial_objective": ("Loss at moved examples", "the objective, at points made worse on purpose"),
-    "snapshot_loss": ("Loss of the drawn sites", "at a model on the way; noisy"),
-    "gap": ("Still to be had", "the solver's own estimate of how far the objective is above the best possible one"),
-    "stationarity": ("Distance from optimality", "0 where no small change helps"),
-    "barrier": ("Barrier", "the weight that keeps the solver inside the terms; it falls to 0"),
-    "step": ("Step length", "1 is a whole Newton step; 0 tests a point without moving"),
+    "adversarial_objective": ("Loss at perturbed examples", "the objective, at examples moved to be worse"),
+    "snapshot_loss": ("Loss of the sampled sites", "at a recent model; noisy"),
+    "gap": ("Optimality gap", "the solver's own estimate of how far the objective is above the best possible one"),
+    "stationarity": ("Stationarity", "distance from optimality; 0 where no small change helps"),
+    "barrier": ("Barrier", "weight of the logarithmic barrier; it falls to 0"),
+    "step": ("Step length", "1 is a full Newton step; 0 evaluates a trial point"),
     "gradient": ("Distance from optimality", "squared gradient; stops below the line"),
-    "primal": ("Disagreement", "how far the sites' models are from the server's"),
-    "dual": ("Movement", "the length of the last step; near 0 at the end"),
+    "primal": ("Primal residual", "how far the sites' models are from the server's"),
+    "dual": ("Dual residual", "the length of the last step; near 0 at the end"),
     "residual": ("Distance from optimality", "within the present outer step; rises when a new one begins"),
 }
-COMPARED = ("accuracy", "miss_rate", "false_alarms", "auc", "r2", "mae")  # figures on new rows in tables of runs
+FOR_DEVELOPERS = ("barrier", "step")  # shown beside what a method reports of its own
+COMPARED = ("sensitivity", "specificity", "accuracy", "auc", "r2", "mae")  # figures on new rows in tables of runs
 # series of the history that count things; other sections show them
 COUNTED = {"phase", "asked", "answered", "bytes_up", "bytes_down"}
 NO_SEED = (
@@ -51,19 +52,21 @@ EXCESS = (
     "value is the mean loss on the cap's own rows, whose number is measured with noise as well."
 )
 GLOSSARY = {
-    "Objective": "the number that training makes small: the mean loss over the sites, plus penalties if there are any.",
-    "Term, cap": "what was promised about each site, such as a loss of at most 0.2 on one kind of case.",
-    "Slack": "the room left below a cap. A slack between −{eps2} and {eps2}, the certificate's tolerance, reads 'at "
-    "its cap'; below −{eps2} the cap is broken there.",
-    "Multiplier": "the price of a cap: by how much the objective would fall for each unit that the cap is raised. "
-    "It is 0 where the cap costs nothing.",
-    "Stationarity": "how far the model is from satisfying the conditions of optimality, as the largest entry of a "
-    "gradient in which the caps count with their multipliers. 0 would be exact.",
-    "Feasibility": "the largest violation over all terms and sites.",
-    "Complementarity, distance": "whether the multipliers fit the terms: only a cap that is reached has a price.",
+    "Objective": "the number that training minimises: the mean loss over the sites, plus penalties if there are any.",
+    "Constraint, cap": "what must hold at each site, such as a loss of at most 0.2 on one kind of case.",
+    "Slack": "the distance below a cap. A slack between −{eps2} and {eps2}, the certificate's tolerance, reads "
+    "'binding'; below −{eps2} the constraint is violated there.",
+    "Multiplier": "the shadow price of a cap: by how much the objective would fall for each unit that the cap is "
+    "raised. It is 0 where the cap costs nothing.",
+    "Stationarity": "how far the model is from satisfying the first-order conditions of optimality: the largest entry "
+    "of the Lagrangian's gradient. 0 would be exact.",
+    "Feasibility": "the largest violation over all constraints and sites.",
+    "Complementarity, distance": "whether the multipliers fit the constraints: only a binding one has a multiplier.",
+    "Optimality gap": "how far the objective is above the best possible one: a proved bound where there is a ridge, "
+    "else an estimate from second derivatives.",
     "Certificate": "these figures measured after training, at the returned model and over all sites, by code that the "
-    "training algorithm has no part in. They speak about the training data, not about future patients.",
-    "Round": "one exchange of messages between the server and the sites.",
+    "training algorithm has no part in. They speak about the training rows; figures on new rows speak about others.",
+    "Round": "one exchange of messages between the server and the sites; most methods make one iteration in it.",
 }
 
 
@@ -74,16 +77,16 @@ def request_section(runs: Sequence[Run], request: Json) -> Markup:
     def add(name: str, answers: Sequence[str]) -> None:
         rows.append((name, answers[0] if len(set(answers)) == 1 else "each run its own, listed below"))
 
-    add("Make small", [words.objective(run) for run in runs])
-    add("Keep", [promises(run) for run in runs])
-    add("Method", [str(run.settings.get("algorithm", {}).get("name", "unknown")) for run in runs])
+    add("Minimise", [words.objective(run) for run in runs])
+    add("Subject to", [promises(run) for run in runs])
+    add("Algorithm", [str(run.settings.get("algorithm", {}).get("name", "unknown")) for run in runs])
     who = [run.settings.get("participation") for run in runs]
     if any(isinstance(one, Mapping) for one in who):
-        add("Sites asked", [_participation(dict(one)) if isinstance(one, Mapping) else "" for one in who])
+        add("Participation", [_participation(dict(one)) if isinstance(one, Mapping) else "" for one in who])
     privacy = [run.settings.get("privacy") for run in runs]
     if any(isinstance(one, Mapping) for one in privacy):
         add("Privacy", [_flat(one) if isinstance(one, Mapping) else "none" for one in privacy])
-    own_rows = {"title", "words", "command", "warnings", "data_differ"}
+    own_rows = {"title", "words", "command", "warnings", "data_differ", "cohort"}
     rows += [(str(k), _flat(v)) for k, v in request.items() if k not in own_rows]
     if request.get("command"):
         rows.append(("Command", Markup("<code>{}</code>").format(request["command"])))
@@ -91,8 +94,8 @@ def request_section(runs: Sequence[Run], request: Json) -> Markup:
 
 
 def promises(run: Run) -> str:
-    """Return the terms of a run, one below the other."""
-    return Markup("<br>").join(words.terms(run)) or "nothing: no terms were set"
+    """Return the constraints of a run, one below the other."""
+    return Markup("<br>").join(words.terms(run)) or "nothing: no constraints were set"
 
 
 def _participation(who: Json) -> str:
@@ -171,10 +174,22 @@ def convergence(page_charts: list[Chart], legend: list[str]) -> Markup:
     if not page_charts:
         return Markup("")
     usual, others = (
-        [charts.line_chart(c, by) for c in page_charts if (c.key in SERIES) is is_usual for by in ("rounds", "bytes")]
+        [charts.line_chart(c, by) for c in page_charts if is_main(c) is is_usual for by in ("rounds", "bytes")]
         for is_usual in (True, False)
     )
     return piece("convergence", usual, others, legend)
+
+
+def is_main(chart: Chart) -> bool:
+    """Whether a chart is shown at once, and not behind "For developers"."""
+    return chart.key in SERIES and chart.key not in FOR_DEVELOPERS
+
+
+def traffic(run: Run) -> Markup:
+    """Return the rounds, bytes and seconds of a run as a sentence."""
+    up, down = size(run.traffic.up), size(run.traffic.down)
+    text = f"{count(run.rounds, 'round')} with {count(len(run.names), 'site')}: {up} up and {down} down, in "
+    return paragraphs([f"{text}{duration(run.seconds)}, {duration(run.compile_seconds)} of it compiling."])
 
 
 def presence(run: Run) -> tuple[np.ndarray, np.ndarray] | None:
@@ -208,7 +223,7 @@ def who_took_part(run: Run, present: tuple[np.ndarray, np.ndarray] | None) -> Ma
         return Markup("")
     if present is not None and present[1].all():
         who = f"All {n} sites" if n > 1 else "The one site"
-        return paragraphs([f"{who} answered in each of {words.count(run.rounds, 'round')}."])
+        return paragraphs([f"{who} answered in each of {count(run.rounds, 'round')}."])
     text = f"On average {number(float(np.mean(replies)))} of {n} sites answered a round; the fewest were "
     text += f"{number(int(np.min(replies)))}, the most {number(int(np.max(replies)))}."
     if present is None:
@@ -355,7 +370,7 @@ def table_of_runs(runs: Mapping[str, Run]) -> Markup:
             (run.rounds, number(run.rounds)),
             (run.traffic.up, size(run.traffic.up)),
             (run.traffic.down, size(run.traffic.down)),
-            (run.seconds - run.compile_seconds, words.duration(run.seconds - run.compile_seconds)),
+            (run.seconds - run.compile_seconds, duration(run.seconds - run.compile_seconds)),
         ]
         if private:
             epsilon = total_epsilon(run)

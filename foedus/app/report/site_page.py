@@ -6,8 +6,8 @@ from markupsafe import Markup
 
 from foedus.app.report import html, words
 from foedus.app.report.render import Cell, Column, Line, columns, piece, table
-from foedus.app.report.words import number, size
 from foedus.base.files import Json
+from foedus.base.quantities import number, size
 from foedus.federation.gate import MessageLog
 from foedus.federation.policy import SITE_FILE, SiteFile
 from foedus.federation.site_ledger import SiteLedger
@@ -24,9 +24,9 @@ def page(kit: Path, records: Path) -> str:
     if last is None:
         verdict = words.Verdict("open", "No run has ended here yet", ("This page shows runs that measured a model.",))
     elif last in failures:
-        verdict = words.Verdict("bad", "A term does not hold here", (f"In run {last['run']}, at this site.",))
+        verdict = words.Verdict("bad", "A constraint is violated here", (f"In run {last['run']}, at this site.",))
     else:
-        what = "Every term holds here" if last["rows"] else "A model was measured here"
+        what = "Every constraint holds here" if last["rows"] else "A model was measured here"
         verdict = words.Verdict("good", what, (f"In run {last['run']}, the last one, at this site.",))
     total = ledger.total(policy.max_delta)
     remark = f"in {number(len(ledger.lines))} releases, δ = {policy.max_delta:g}; runs without noise are not in it"
@@ -48,10 +48,10 @@ def _is_kept(row: Json, eps2: float) -> bool:
 def _run(run: Json, messages: list[Json]) -> Markup:
     rows = [
         (row["constraint"], f"{row['value']:.4f}", f"{row['cap']:.4g}", f"{row['multiplier']:.4g}",
-         "kept" if _is_kept(row, run["eps2"]) else "broken")
+         "holds" if _is_kept(row, run["eps2"]) else "violated")
         for row in run["rows"]
     ]  # fmt: skip
-    terms = _table(("Term", "Value here", "Cap", "Multiplier", "Verdict"), rows)
+    terms = _table(("Constraint", "Value here", "Cap", "Multiplier", "Verdict"), rows)
     figures = [(name, f"{value:.4g}") for name, value in run.get("figures", {}).items()]
     if "objective" in run:
         figures.append(("objective on these rows", f"{run['objective']:.6g}"))

@@ -1,4 +1,4 @@
-"""The certificate as tables of bars: each term at each site against its cap, for one run or for several."""
+"""The certificate as tables of bars: each constraint at each site against its cap, for one run or for several."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -7,15 +7,18 @@ from markupsafe import Markup
 
 from foedus.app.report import words
 from foedus.app.report.render import Cell, Column, Line, columns, paragraphs, piece, table
-from foedus.app.report.words import number
+from foedus.base.quantities import number
 from foedus.certificate.measure import Row
 from foedus.certificate.private import BROKEN, KEPT, PrivateCertificate
 from foedus.runtime.run import Run
 
 COLUMNS = 6  # the most runs that get a column each in a comparison
 MOST = 500  # rows of a table; a longer one shows those with the least slack
-BADGES = {"met": "✓ kept", "binding": "● at its cap", "broken": "✕ broken"}
-FIRST, VERDICT = [Column("Site", ""), Column("Term", ""), Column("Value against cap", "wide")], Column("Verdict", "v")
+BADGES = {"met": "✓ holds", "binding": "● binding", "broken": "✕ violated"}
+FIRST, VERDICT = (
+    [Column("Site", ""), Column("Constraint", ""), Column("Value against cap", "wide")],
+    Column("Verdict", "v"),
+)
 
 
 def standing(row: Row, eps2: float) -> str:
@@ -30,7 +33,7 @@ def tightest_rows(rows: Sequence[Row]) -> tuple[list[Row], str]:
     if len(rows) <= MOST:
         return list(rows), ""
     tightest = sorted(range(len(rows)), key=lambda i: rows[i].slack if math.isfinite(rows[i].slack) else -math.inf)
-    note = f"Of {number(len(rows))} rows, the {MOST} with the least slack are shown; run.json has all of them."
+    note = f"Of {number(len(rows))} constraints, the {MOST} with the least slack are shown; run.json has all."
     return [rows[i] for i in sorted(tightest[:MOST])], note
 
 
@@ -50,24 +53,15 @@ def percent_of(value: float, low: float, high: float) -> float:
 
 
 def certificate(run: Run) -> Markup:
-    """Return the certificate: its four figures, then every term at every site."""
+    """Return every constraint at every site against its cap, as it was measured on the training rows."""
     c = run.certificate
     if c.silent:
         return paragraphs([words.not_measured(run)])
-    counts = paragraphs(words.counts_of_terms(run))
+    counts = paragraphs(words.counts_of_constraints(run))
     if counts and not c.rows:
         return counts
     if not c.rows:
-        text = "No terms were set, so there is nothing to hold each site to."
-        residual = (
-            f" At the returned model the largest entry of the gradient over all sites is {number(c.stationarity)} "
-            "(stationarity), measured after training."
-        )
-        return paragraphs([text if getattr(run, "worst_case", None) is not None else text + residual])
-    figures = [
-        ("stationarity", c.stationarity, c.eps1),
-        *((name, getattr(c, name), c.eps2) for name in ("feasibility", "complementarity", "distance")),
-    ]
+        return Markup("") if run.decision is not None else paragraphs([words.NO_CONSTRAINTS])
     rows, note = tightest_rows(c.rows)
     standings = [standing(row, c.eps2) for row in rows]
     scale = scales(rows)
@@ -93,11 +87,22 @@ def certificate(run: Run) -> Markup:
     heads = [*FIRST, *columns("Value", "Cap", "Slack", "Multiplier"), VERDICT]
     badges = [(kind, text, standings.count(kind)) for kind, text in BADGES.items()]
     tools = piece("tools", badges, len(rows) > 8)
-    return counts + piece("met", figures) + tools + _by_term(heads, lines) + piece("note", note)
+    return counts + tools + _by_term(heads, lines) + piece("note", f"Measured on the training rows. {note}")
+
+
+def residuals(run: Run) -> Markup:
+    """Return the residuals of the optimality conditions beside their tolerances, and the optimality gap."""
+    c = run.certificate
+    if c.silent:
+        return paragraphs([words.not_measured(run)])
+    figures = [("stationarity", c.stationarity, c.eps1)]
+    if c.rows or c.counts:
+        figures += [(name, getattr(c, name), c.eps2) for name in ("feasibility", "complementarity", "distance")]
+    return piece("met", figures) + paragraphs(text for part in words.optimality(run) for text in part)
 
 
 def _by_term(heads: list[Column], lines: list[Line], kind: str = "sortable") -> Markup:
-    """Return a table whose second column names the term, which is left out where there is only one."""
+    """Return a table whose second column names the constraint, which is left out where there is only one."""
     if len({line.cells[0].text for line in lines}) > 1:
         return table(heads, lines, f"{kind} terms")
     return table([heads[0], *heads[2:]], [Line(line.name, line.cells[1:], line.mark) for line in lines], kind)
@@ -160,7 +165,7 @@ def noisy_table(certificate: PrivateCertificate) -> Markup:
 
 
 def dots(runs: Mapping[str, Run]) -> Markup:
-    """Return a table of every term at every site with a dot for each run, against the cap."""
+    """Return a table of every constraint at every site with a dot for each run, against the cap."""
     terms: dict[tuple[str, str], dict[str, Row]] = {}
     for name, run in runs.items():
         for row in run.certificate.rows:
@@ -189,12 +194,14 @@ def dots(runs: Mapping[str, Run]) -> Markup:
         drawing = piece("dots", min(len(runs), 4), caps, marks)
         lines.append(Line(site, [Cell(constraint), Cell(drawing), *_figures_of_runs(mine, runs)]))
     heads = [*FIRST, *(columns(*runs) if len(runs) <= COLUMNS else [Column("Least slack"), Column("In run", "")])]
-    note = f"Of {number(len(terms))} rows, the {most} with the least slack are shown." if len(terms) > most else ""
+    note = (
+        f"Of {number(len(terms))} constraints, the {most} with the least slack are shown." if len(terms) > most else ""
+    )
     return piece("tools", [], len(selection) > 8) + _by_term(heads, lines) + piece("note", note)
 
 
 def _figures_of_runs(mine: Mapping[str, Row], runs: Mapping[str, Run]) -> list[Cell]:
-    """Return the cells of a term at a site: its value in each run, or with many runs the one with the least slack."""
+    """Return the cells of a constraint at a site: its value in each run, or of many runs the least slack."""
     if len(runs) > COLUMNS:
         tightest = min(mine, key=lambda name: mine[name].slack)
         return [Cell(number(mine[tightest].slack), mine[tightest].slack), Cell(tightest)]

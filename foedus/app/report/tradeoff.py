@@ -15,7 +15,7 @@ from foedus.app.report import words
 from foedus.app.report.charts import Plot, axis_of, labels, path
 from foedus.app.report.render import Cell, Column, Line, piece, table
 from foedus.app.report.sections import promises
-from foedus.app.report.words import number
+from foedus.base.quantities import number
 from foedus.runtime.run import Run
 from foedus.statistics.figures import TITLES
 from foedus.statistics.intervals import Figure
@@ -138,7 +138,7 @@ def verdict(runs: Mapping[str, Run], cap_curves: Sequence[Curve], data_differ: b
             )
         return words.Verdict("open", "A trade-off: the cap against the objective", (why, ending))
     what = "are about different data" if data_differ and one_problem(runs) else "solve different problems"
-    why = f"The runs {what}, so no objective is better than another. Each run's own terms are listed below."
+    why = f"The runs {what}, so no objective is better than another. Each run's own constraints are listed below."
     return words.Verdict("open", "Different problems, no winner", (why, ending))
 
 
@@ -208,4 +208,4 @@ def own_terms(runs: Mapping[str, Run]) -> Markup:
         Line(name, [Cell(words.objective(run)), Cell(promises(run))], colour=i % 8)
         for i, (name, run) in enumerate(runs.items())
     ]
-    return table([Column(title, "") for title in ("Run", "Make small", "Keep")], lines)
+    return table([Column(title, "") for title in ("Run", "Minimise", "Subject to")], lines)

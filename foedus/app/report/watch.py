@@ -14,9 +14,9 @@ from markupsafe import Markup
 from foedus.app.report import html, sections, words
 from foedus.app.report.charts import Chart
 from foedus.app.report.render import piece
-from foedus.app.report.words import number, size
 from foedus.base.errors import FoedusError
 from foedus.base.files import unpack
+from foedus.base.quantities import number, size
 from foedus.certificate.measure import Certificate
 from foedus.runtime.checkpoint import MAGIC, MARK
 from foedus.runtime.run import Run, Traffic, load
@@ -97,7 +97,7 @@ def running(history: dict[str, np.ndarray], rounds: int, traffic: Traffic) -> Ru
 def progress(charts: list[Chart], rounds: int, most: int | None) -> html.Section:
     """Return the section of a page on a running job: how far it is, and its charts."""
     share = Markup("") if most is None else piece("progress", min(rounds / max(1, most), 1.0))
-    return "convergence", "How it goes", share + sections.convergence(charts, [])
+    return "convergence", "Progress", share + sections.convergence(charts, [])
 
 
 def render(folder: Path, sight: Sight) -> str:
@@ -120,7 +120,7 @@ def render(folder: Path, sight: Sight) -> str:
     ]
     if "feasibility" in history and rounds:
         violation = number(float(history["feasibility"][-1]))
-        tiles.append(("Largest violation", violation, "at the worst site; 0 means that all terms hold"))
+        tiles.append(("Largest violation", violation, "at the worst site; 0 means that all constraints hold"))
     tiles.append(("Sent", size(up + down), f"{size(up)} up, {size(down)} down"))
     if "answered" in history and rounds:
         tiles.append(("Sites", number(int(history["answered"][-1])), "answered the last round"))

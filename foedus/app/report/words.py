@@ -11,24 +11,12 @@ import numpy as np
 
 from foedus.base.files import Json
 from foedus.base.notebook import at_most
+from foedus.base.quantities import count, number, percent
 from foedus.certificate.measure import Row
 from foedus.certificate.private import BROKEN, KEPT, UNTOLD
 from foedus.problem.losses import class_of
 from foedus.problem.weights import in_words
 from foedus.runtime.run import Run
-
-
-def number(value: float) -> str:
-    """Return a number as people write it: four digits, and no exponent unless it is needed."""
-    if value is None or (isinstance(value, float) and math.isnan(value)):
-        return "not a number"
-    if math.isinf(value):
-        return "∞" if value > 0 else "−∞"
-    if value == 0:
-        return "0"
-    if isinstance(value, int | np.integer) or (float(value).is_integer() and abs(value) < 1e6):
-        return f"{int(value):,}".replace(",", "\u202f").replace("-", "−")
-    return f"{value:.4g}".replace("e-0", "e-").replace("e+0", "e").replace("-", "−")
 
 
 def cap_words(caps: list[float]) -> str:
@@ -42,39 +30,23 @@ def join_names(names: list[str], most: int = 4) -> str:
     return items[0] if len(items) == 1 else ", ".join(items[:-1]) + " and " + items[-1]
 
 
-def count(n: int, thing: str) -> str:
-    """Return a number of things: "1 site", "2 sites"."""
-    return f"{number(n)} {thing}" if n == 1 else f"{number(n)} {thing}s"
+NO_CONSTRAINTS = "No constraints were set."
+TINY = 1e-4  # of the objective: a smaller optimality gap is a footnote
 
 
 @dataclass(frozen=True)
 class Verdict:
     """How a run ended: a level, a title of a few words, sentences, and what to do next.
 
-    The level is good, fair or bad; going for a run that has not ended; or open for runs that have no winner.
+    The level is good, fair or bad; training where it is good and new rows have not confirmed it; going for a run that
+    has not ended; or open for runs that have no winner. Footnotes are figures that few readers need.
     """
 
     level: str
     title: str
     sentences: tuple[str, ...]
     advice: tuple[str, ...] = ()
-
-
-def size(count: float) -> str:
-    """Return a number of bytes with a unit that leaves a readable number."""
-    for unit, step in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if count >= step:
-            return f"{count / step:.3g} {unit}" if count < 999.5 * step else f"{count / step:.0f} {unit}"
-    return f"{count:.0f} bytes"
-
-
-def duration(seconds: float) -> str:
-    """Return a duration in seconds, minutes or hours, whichever fits."""
-    if seconds < 1:
-        return f"{seconds * 1e3:.0f} ms"
-    if seconds < 90:
-        return f"{seconds:.1f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+    footnotes: tuple[str, ...] = ()
 
 
 def group_names(remarks: list[tuple[str, str]]) -> list[tuple[str, str]]:
@@ -86,7 +58,7 @@ def group_names(remarks: list[tuple[str, str]]) -> list[tuple[str, str]]:
 
 
 def objective(run: Run) -> str:
-    """Return the objective, as the end of a sentence that begins with 'Make as small as possible'."""
+    """Return the objective, as the end of a sentence that begins with 'Minimise'."""
     terms: Json = run.settings.get("problem", {})
     loss, own = terms.get("loss"), terms.get("objective")
     if isinstance(loss, Mapping):
@@ -155,8 +127,8 @@ def caps_under_noise(run: Run) -> tuple[str, ...]:
         return ()
     counts = [sum(row.standing == name for row in private.rows) for name in (KEPT, BROKEN, UNTOLD)]
     return (
-        f"Measured under noise, {number(counts[0])} of {count(len(private.rows), 'cap')} are kept, {number(counts[1])} "
-        f"broken, and of {number(counts[2])} it cannot be told at this epsilon; each verdict by itself has "
+        f"Measured under noise, {number(counts[0])} of {count(len(private.rows), 'cap')} hold, {number(counts[1])} "
+        f"are violated, and of {number(counts[2])} it cannot be told at this epsilon; each verdict by itself has "
         f"{100 * private.confidence:g} % confidence.",
         f"Measuring spent ε = {private.epsilon:.3g} at δ = {private.delta:g}, which is part of the total. Losses of "
         f"single examples are cut at L = {number(private.loss_clip)}: what one loses beyond that does not count.",
@@ -164,7 +136,7 @@ def caps_under_noise(run: Run) -> tuple[str, ...]:
 
 
 def uncertified(run: Run) -> str | None:
-    """Return why a run is not certified, as the end of a sentence; None if it converged and keeps its terms."""
+    """Return why a run is not certified, as the end of a sentence; None if it converged and its constraints hold."""
     if run.settings.get("problem", {}).get("constraints") and not run.certificate.holds():
         return "its certificate does not hold: " + run.certificate.verdict().removeprefix("NOT certified: ")
     if run.decision is not None and run.decision.trouble is not None:
@@ -178,84 +150,122 @@ def worst(run: Run) -> Row | None:
     return min(rows, key=lambda row: -math.inf if math.isnan(row.slack) else row.slack) if rows else None
 
 
+def constrained(run: Run) -> bool:
+    """Whether a run promises anything about its sites: constraints that were measured, or rates by a threshold."""
+    return bool(run.certificate.rows or run.certificate.counts or run.decision is not None)
+
+
 def verdict(run: Run) -> Verdict:
-    """Return in words what came out of a run."""
+    """Return in words what came out of a run in training; `evidence.head` adds what new rows say."""
     certificate, ending = run.certificate, _sentence(run.reason)
+    if run.decision is not None and run.decision.trouble is not None:
+        return Verdict("bad", "Not certified: no threshold does", (_sentence(run.decision.trouble), ending))
     if certificate.counts:
         return _of_counts(run, ending)
     if not certificate.rows:
-        return _without_terms(run, ending)
+        return _without_constraints(run, ending)
     tightest = worst(run)
     assert tightest is not None
     eps1, eps2 = certificate.eps1, certificate.eps2
     if certificate.holds():
-        promise = "Every term is kept at every site" + (
+        promise = "In training every constraint holds at every site" + (
             "" if certificate.feasibility == 0 else f", to within {number(certificate.feasibility)}"
         )
+        gap, footnotes = optimality(run)
+        optimal = (
+            f"It is optimal: no small change within the limits improves it by more than the tolerance, {number(eps1)}."
+        )
         return Verdict(
-            "good",
-            "Certified",
-            (
-                *optimality(run),
-                f"{promise}. No small change of the model that keeps the terms lowers the objective at a rate above "
-                f"the tolerance ({number(eps1)}): it is optimal to first order.",
-                *_price(run),
-            ),
+            "good", "Certified", (*rates(run), f"{promise}.", *_price(run), optimal, *gap), footnotes=footnotes
         )
     if not certificate.feasibility <= eps2:
         violations = [row for row in certificate.rows if not row.violation <= eps2]
         sites = list(dict.fromkeys(row.site for row in violations))
-        hopeless = run.reason.startswith("no point was found")
-        first = f"{tightest.constraint} is {number(tightest.value)} at {tightest.site}, where {number(tightest.cap)} "
-        first += f"was asked for; terms are broken at {count(len(sites), 'site')} of {len(run.names)} "
+        hopeless = run.reason.startswith("no feasible point was found")
+        first = f"{capital(tightest.constraint)} is {number(tightest.value)} at {tightest.site}, above the cap of "
+        first = first if tightest.kind == "<=" else first.replace("above the cap of", "where it should equal")
+        first += f"{number(tightest.cap)}; constraints are violated at {len(sites)} of {count(len(run.names), 'site')} "
         first += f"({join_names(sites)})."
         advice = (
-            f"Raise the cap to about {number(_rounded_up(tightest.value))}, which the model found here keeps, and run "
-            "again."
+            f"Raise the cap to about {number(_rounded_up(tightest.value))}, which the model found here satisfies, and "
+            "run again."
             if tightest.kind == "<="
             else "Relax the equality, or check the data it is stated on.",
             f"Or look at {tightest.site}: mislabelled rows or a missing feature there make a cap unreachable.",
         )
         if hopeless:
-            return Verdict("bad", "These terms cannot be met", (f"{first} {ending}",), advice)
+            return Verdict("bad", "Infeasible: these constraints cannot be met", (f"{first} {ending}",), advice)
         return Verdict(
             "bad",
-            "Not certified: terms are broken",
+            "Not certified: constraints are violated",
             (first, ending),
             ("Allow more rounds: the run had not settled.", *advice) if not run.converged else advice,
         )
     short = [
-        f"{name} is {number(value)}, where at most {number(eps)} counts as reached"
+        f"{name} is {number(value)}, above its tolerance of {number(eps)}"
         for name, value, eps in (
-            ("the distance from optimality (stationarity)", certificate.stationarity, eps1),
+            ("stationarity", certificate.stationarity, eps1),
             ("complementarity", certificate.complementarity, eps2),
-            ("the distance of the terms to their multipliers' cone", certificate.distance, eps2),
+            ("the distance to the normal cone of the multipliers", certificate.distance, eps2),
         )
         if not value <= eps
     ]
     return Verdict(
         "fair",
-        "Terms kept, optimality not shown",
-        (f"Every term is kept at every site, but {join_names(short)}: a better model may exist.", ending),
+        "Constraints hold, optimality not shown",
+        (
+            f"In training every constraint holds at every site, but {join_names(short)}: a better model may exist.",
+            ending,
+        ),
         ("Allow more rounds, or go on from the checkpoint.",) if not run.converged else (),
     )
 
 
-def counts_of_terms(run: Run) -> tuple[str, ...]:
-    """Return at how many sites each term is kept, where masked sums show no more than that; none otherwise."""
-    counts = [f"{c.constraint} is kept at {number(c.kept)} of {count(c.sites, 'site')}" for c in run.certificate.counts]
-    remark = "Which sites these are, and their figures, only the sites know: a yes or no of each was added up."
+def rates(run: Run) -> tuple[str, ...]:
+    """Return a sentence on each rate that the threshold bounds, and one on the threshold itself."""
+    decision = run.decision
+    if decision is None or decision.trouble is not None:
+        return ()
+    promises = (_sentence(term.words) for term in decision.terms)
+    return (*promises, f"A row is called positive from {threshold(run)} on.")
+
+
+def threshold(run: Run) -> str:
+    """Return the threshold that was chosen: as a probability where scores are log-odds, else as a score."""
+    assert run.decision is not None
+    cut = run.decision.cut
+    if not log_odds(run) or not math.isfinite(cut):
+        return f"the score {number(cut)}"
+    return f"a predicted probability of {percent(_probability(cut))} (the score {number(cut)})"
+
+
+def log_odds(run: Run) -> bool:
+    """Whether the model's scores are log-odds, so that they stand for probabilities."""
+    loss = run.settings.get("problem", {}).get("loss")
+    return isinstance(loss, Mapping) and bool(getattr(class_of(str(loss.get("name", ""))), "log_odds", False))
+
+
+def _probability(score: float) -> float:
+    return 1.0 / (1.0 + math.exp(-min(max(score, -700.0), 700.0)))
+
+
+def counts_of_constraints(run: Run) -> tuple[str, ...]:
+    """Return at how many sites each constraint holds, where masked sums show no more than that; none otherwise."""
+    counts = [f"{c.constraint} holds at {number(c.kept)} of {count(c.sites, 'site')}" for c in run.certificate.counts]
+    remark = "Which sites these are, and their figures, is known to the sites alone: a yes or no of each was added up."
     return (_sentence("; ".join(counts)), remark) if counts else ()
 
 
 def _of_counts(run: Run, ending: str) -> Verdict:
-    """Return the verdict on terms of which only the number of sites that keep them is known."""
-    c, counts = run.certificate, counts_of_terms(run)
+    """Return the verdict on constraints of which only the number of sites where they hold is known."""
+    c, counts = run.certificate, counts_of_constraints(run)
     if c.holds():
-        return Verdict("good", "Certified", (*optimality(run), *counts, ending))
+        gap, footnotes = optimality(run)
+        return Verdict("good", "Certified", (*rates(run), *counts, *gap, ending), footnotes=footnotes)
     if not c.feasibility <= c.eps2:
-        return Verdict("bad", "Not certified: terms are broken", (*counts, ending), ("Raise the cap, and run again.",))
-    return Verdict("fair", "Terms kept, optimality not shown", (*counts, ending))
+        advice = ("Raise the cap, and run again.",)
+        return Verdict("bad", "Not certified: constraints are violated", (*counts, ending), advice)
+    return Verdict("fair", "Constraints hold, optimality not shown", (*counts, ending))
 
 
 def gap_tile(run: Run) -> tuple[str, str, str]:
@@ -263,19 +273,28 @@ def gap_tile(run: Run) -> tuple[str, str, str]:
     certificate = run.certificate
     if certificate.contradiction is not None:
         proved = "; they contradict each other" if certificate.contradiction.convex else ""
-        return "Broken terms", number(certificate.feasibility), "the largest violation" + proved
+        return "Infeasible", number(certificate.feasibility), "the largest violation" + proved
     bound = certificate.proved_bound(run.objective)
     if bound is not None:
-        return "Above the optimum", number(float(at_most(bound))), "at most; proved by the ridge"
+        return "Optimality gap", number(float(at_most(bound))), "at most; proved by the ridge"
     if certificate.gap is not None and math.inf > certificate.gap <= certificate.room(run.objective):
-        return "Above the optimum", number(certificate.gap), "about; an estimate"
-    return "Distance from optimality", number(certificate.stationarity), "stationarity; 0 is exact"
+        return "Optimality gap", number(certificate.gap), "about; an estimate"
+    return "Stationarity", number(certificate.stationarity), "distance from optimality; 0 is exact"
 
 
-def optimality(run: Run) -> tuple[str, ...]:
-    """Return a sentence on how far a run is from the best possible objective, or none where it is not measured."""
-    sentence = run.certificate.optimality(run.objective) if getattr(run, "worst_case", None) is None else None
-    return () if sentence is None else (_sentence(sentence),)
+def optimality(run: Run) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return what is known of the distance to the best possible objective: as sentences, or as footnotes if tiny."""
+    if getattr(run, "worst_case", None) is not None:
+        return (), ()
+    certificate = run.certificate
+    sentence = certificate.optimality(run.objective)
+    if sentence is None:
+        return (), ()
+    bound = certificate.proved_bound(run.objective)
+    gap = bound if bound is not None else certificate.gap
+    is_measured = certificate.kind == "minimum" and certificate.contradiction is None
+    is_tiny = is_measured and gap is not None and gap <= TINY * abs(run.objective)
+    return ((), (_sentence(sentence),)) if is_tiny else ((_sentence(sentence),), ())
 
 
 def not_measured(run: Run) -> str:
@@ -287,7 +306,8 @@ def not_measured(run: Run) -> str:
     )
 
 
-def _without_terms(run: Run, ending: str) -> Verdict:
+def _without_constraints(run: Run, ending: str) -> Verdict:
+    none_set = "" if run.decision is not None else f"{NO_CONSTRAINTS} "
     residual = f"At the returned model the largest entry of the gradient is {number(run.certificate.stationarity)}."
     stress = getattr(run, "worst_case", None)
     if stress is not None:
@@ -301,30 +321,33 @@ def _without_terms(run: Run, ending: str) -> Verdict:
     if run.certificate.silent:
         if run.certificate.private is not None:
             return _under_noise(run, {row.standing for row in run.certificate.private.rows}, ending)
-        standing_of_terms = "Whether the terms hold is not known." if terms(run) else "No terms were set."
-        return Verdict("fair", "Ended under noise", (f"{standing_of_terms} {ending}", not_measured(run)))
+        unknown = "Whether the constraints hold is not known." if terms(run) else NO_CONSTRAINTS
+        return Verdict("fair", "Ended under noise", (f"{unknown} {ending}", not_measured(run)))
     if not math.isfinite(run.objective):
         return Verdict("bad", "No usable model", (ending,), ("Use a smaller step size, or standardise the features.",))
     if run.interrupted:
         return Verdict("fair", "Interrupted", (ending, residual), ("Run again with the same checkpoint to go on.",))
+    if run.converged and run.decision is not None:
+        return Verdict("good", "Certified", (*rates(run), ending), footnotes=(residual,))
     if run.converged:
-        return Verdict("good", "Converged", (f"No terms were set. {ending}", residual))
+        gap, footnotes = optimality(run)
+        return Verdict("good", "Converged", (f"{none_set}{ending}", *gap), footnotes=(*footnotes, residual))
     if getattr(run, "ledger", None) is not None:
         advice = "With noise on what is sent there is no exact optimum to reach: look at the objective over the "
         advice += "rounds, and at fewer rounds with less noise in each."
-        return Verdict("fair", "Ended under noise", (f"No terms were set. {ending}", residual), (advice,))
+        return Verdict("fair", "Ended under noise", (f"{none_set}{ending}", residual), (advice,))
     if stress is None and run.certificate.stationarity <= run.certificate.eps1:
         near = f"{residual} A certificate would count this as optimal (up to {number(run.certificate.eps1)}), but the "
         return Verdict(
             "fair",
             "Stopped near the optimum",
-            (f"No terms were set. {ending}", f"{near}run's own stopping test was not met."),
+            (f"{none_set}{ending}", f"{near}run's own stopping test was not met."),
             ("Allow more rounds if the stopping test matters to you.",),
         )
     return Verdict(
         "fair",
         "Stopped before converging",
-        (f"No terms were set. {ending}", residual),
+        (f"{none_set}{ending}", residual),
         ("Allow more rounds, or try an algorithm that ends at the optimum, such as FedGiA.",),
     )
 
@@ -339,17 +362,20 @@ def _under_noise(run: Run, standings: set[str], ending: str) -> Verdict:
 
 
 def _price(run: Run) -> tuple[str, ...]:
-    """Return what the binding terms cost, from their multipliers."""
+    """Return which constraints bind and what they cost, from their multipliers."""
     binding = sorted((r for r in run.certificate.rows if r.multiplier > 0), key=lambda row: -row.multiplier)
     if not binding:
-        return ("No cap is binding: the terms cost nothing here.",)
+        return ("No cap is binding: the constraints cost nothing here.",)
     first = binding[0]
     sites = list(dict.fromkeys(row.site for row in binding))
     step = 0.05 * abs(first.cap) if first.cap else 0.01
     place = "" if first.site == "all sites" else f" at {first.site}"
+    which = f"The cap on {first.constraint}{place}"
+    which = (
+        f"{which} is binding" if len(binding) == 1 else f"Caps are binding at {join_names(sites)}. {which} costs most"
+    )
     return (
-        f"The caps at {join_names(sites)} keep the objective from being smaller. Raising the cap on "
-        f"{first.constraint}{place} by {number(step)} would lower it by about {number(first.multiplier * step)}.",
+        f"{which}: raising it by {number(step)} would lower the objective by about {number(first.multiplier * step)}.",
     )
 
 
@@ -387,7 +413,7 @@ def warnings(run: Run, present: np.ndarray | None = None) -> list[str]:
     if requests is not None and replies is not None and len(requests):
         lost_replies = int(np.sum(requests) - np.sum(replies))
         if lost_replies:
-            remarks.append(f"{number(lost_replies)} of {number(int(np.sum(requests)))} replies were lost on the way.")
+            remarks.append(f"{number(lost_replies)} of {number(int(np.sum(requests)))} replies were lost.")
     if present is not None and len(present):
         silent = [
             name for name, answered in zip(run.names, np.any(present, axis=0).tolist(), strict=True) if not answered

@@ -12,13 +12,13 @@
   function number(v) {
     if (v === null || Number.isNaN(v)) return "–";
     if (v === 0) return "0";
-    if (Number.isInteger(v) && Math.abs(v) < 1e6) return String(v).replace(/\B(?=(\d{3})+$)/g, "\u202f");
+    if (Number.isInteger(v) && Math.abs(v) < 1e6) return String(v).replace(/\B(?=(\d{3})+$)/g, ",").replace("-", "−");
     var a = Math.abs(v), s = a < 1e-4 || a >= 1e6 ? v.toExponential(3).replace(/\.?0+e/, "e").replace("e+", "e") : String(+v.toPrecision(4));
     return s.replace(/-/g, "−");
   }
   function size(v) {
     for (var [unit, step] of [["GB", 1e9], ["MB", 1e6], ["kB", 1e3]]) if (v >= step) return +(v / step).toPrecision(3) + " " + unit;
-    return Math.round(v) + " bytes";
+    return Math.round(v) + " B";
   }
   function linear(low, high, most) {
     var step = (high - low) / most, unit = Math.pow(10, Math.floor(Math.log10(step)));
