@@ -3,7 +3,11 @@
 import io
 import json
 import os
+import sys
+import time
 import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -34,6 +38,33 @@ def write_whole(path: Path, content: bytes, *, private: bool = False) -> None:
         ) from None
     finally:
         temporary.unlink(missing_ok=True)
+
+
+@contextmanager
+def alone(path: Path) -> Iterator[None]:
+    """Keep all other processes of this machine out of what the file at `path` stands for; wait until they are done."""
+    with open(path, "a+b") as file:
+        os.chmod(path, 0o600)
+        if sys.platform == "win32":
+            import msvcrt
+
+            file.seek(0)
+            while True:
+                try:
+                    msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
+                    break
+                except OSError:
+                    time.sleep(0.02)
+            try:
+                yield
+            finally:
+                file.seek(0)
+                msvcrt.locking(file.fileno(), msvcrt.LK_UNLCK, 1)
+        else:
+            import fcntl
+
+            fcntl.flock(file, fcntl.LOCK_EX)
+            yield
 
 
 def pack(arrays: dict[str, np.ndarray], note: Json) -> bytes:

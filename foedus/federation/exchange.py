@@ -14,6 +14,7 @@ An honest site breaks none of these but the first. A site that computes on wrong
 is consistent with itself, and only the first rule, or a robust mean, limits what it does.
 """
 
+import secrets
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -36,6 +37,7 @@ from foedus.runtime.run import versions
 AskSites = Callable[[Mapping[str, bytes], float], Mapping[str, object]]
 """Sends bytes to sites and returns what those sent back that answered within so many seconds."""
 
+FIRST_EPOCHS = 2**19  # numbers from which that of the first masks' keys is drawn; a site takes up to 10^6
 POINTS = 8  # of a site's last ones that a reply is held against
 ROUNDING = 1e-8  # relative: what rounding may explain
 FIRST_GREETING, LAST_GREETING = 0.3, 10.0  # seconds for the answer to a greeting before it is repeated
@@ -70,8 +72,11 @@ class Exchange:
         should_stop: Callable[[], bool],
         receipts: Receipts | None = None,
         signatures: Json | None = None,
+        first_epoch: int | None = None,
     ):
         self.receipts, self.signatures = receipts, signatures  # the latter: the coordinator's signatures under the plan
+        # a server that starts again must not call other keys by the same number; one that is played again must
+        self.first_epoch = secrets.randbelow(FIRST_EPOCHS) if first_epoch is None else first_epoch
         self.post: Post | None = None  # which must not unpack more than is allowed either
         self.run, self.client, self.ask, self.patience = run, dict(client), ask, patience
         self.note, self.should_stop = note, should_stop

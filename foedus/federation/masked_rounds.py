@@ -1,6 +1,5 @@
 """Masked sums over messages: the server asks for keys, vectors and reveals, and gets a total; rounds are such sums."""
 
-import secrets
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -27,7 +26,6 @@ from foedus.sums.messages import KeyNote, MaskedVector, Reveal
 from foedus.sums.questions import Coding, Form
 from foedus.sums.server import MaskedSum, Unfinished, roster_of
 
-FIRST_EPOCHS = 2**19  # numbers from which the first one is drawn; a site takes up to 10^6
 PREPARATION = "preparation"  # the stage before the rounds
 
 
@@ -52,8 +50,7 @@ class MaskedExchange:
     ):
         self.sites, self.exchange, self.patience, self.stage = sites, exchange, patience, stage
         self.verified = verified
-        # a server that starts again must not call other keys by the same number
-        self.epoch, self.has_keys = secrets.randbelow(FIRST_EPOCHS), False
+        self.epoch, self.has_keys = exchange.first_epoch, False
         self.key_holders: tuple[str, ...] = ()  # the sites that have keys
         self.key_time, self.latest = 0.0, 0  # the latter is the round of the last sum
 

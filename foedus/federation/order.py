@@ -189,7 +189,7 @@ class Patience:
     minimum: int | None = None  # answers a round needs; None: of everyone asked
     misses: int = 2  # after so many in a row a site is not asked any more
     probe: float = 5.0  # seconds after which a site that is not asked is greeted again
-    keep_every: float = 1.0  # seconds between checkpoints
+    keep_every: float = 1.0  # seconds between checkpoints; infinite: none are made
     quorum: float | None = None  # the share of the sites that a round waits for; None: all of them
     late: str = "drop"  # what becomes of an answer that comes after its round: "drop", "next" or "weighted"
     norm: float | None = None  # the largest norm of a reply, which is announced to the sites

@@ -140,6 +140,12 @@ def read(content: bytes, modules: tuple[str, ...] = ()) -> "Order | Request[Any]
     return Request.from_json(note, modules) if "plan" in note else Order.from_bytes(content, modules)
 
 
+def plan_digest(greetings: Mapping[str, Json]) -> str:
+    """Return the digest of all that sites are asked to agree to, by which all parties know that they mean the same."""
+    text = json.dumps({site: statement(stated) for site, stated in greetings.items()}, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
 def joins_of(order: Order) -> dict[str, tuple[Json, PyTree]]:
     """Return by site what it is asked to agree to before the rounds, and the arrays that it is told."""
     own = None if order.own is None else layout.schema(order.own)

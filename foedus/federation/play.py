@@ -9,6 +9,7 @@ import numpy as np
 from foedus.base.engine import float64
 from foedus.base.errors import FoedusError
 from foedus.base.files import Json, pack, unpack, write_whole
+from foedus.data.preprocess import Preprocessing
 from foedus.federation.exchange import AskSites, Exchange, LeftOut
 from foedus.federation.flare.post import Post
 from foedus.federation.monitor import RunMonitor
@@ -77,10 +78,14 @@ def play(
     monitor: RunMonitor | None = None,
     post: Post | None = None,
     signatures: Json | None = None,
+    first_epoch: int | None = None,
+    prepared: Callable[[Order, Preprocessing], None] = lambda order, rules: None,
 ) -> Result:
     """Play an order to its end; a request first becomes one by preparing the data together with the sites.
 
     Where a site has to be left out, the others go on from the last model, with terms for as many as they are.
+    `first_epoch` is the number of the masks' first keys, where the run may be played again from its beginning;
+    `prepared` is called once the data are prepared.
     """
     rules = None
     if isinstance(work, Order):
@@ -92,8 +97,9 @@ def play(
         receipts = Receipts(Path(folder).parent)
         try:
             order, rules = prepare(
-                work, Exchange(work.run, names, ask, patience, note, should_stop, receipts, signatures)
+                work, Exchange(work.run, names, ask, patience, note, should_stop, receipts, signatures, first_epoch)
             )
+            prepared(order, rules)
         finally:
             receipts.save()
     if order.secure:
@@ -102,7 +108,7 @@ def play(
     order = departures.apply(order)
     while True:
         session = ServerSession(
-            order, folder, ask, patience, note, should_stop, monitor, post, departures.history, signatures
+            order, folder, ask, patience, note, should_stop, monitor, post, departures.history, signatures, first_epoch
         )
         try:
             result = session.play()

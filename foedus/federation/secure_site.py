@@ -3,7 +3,7 @@
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterator, MutableMapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -226,6 +226,10 @@ class SiteMasks:
             note = self._site_of(header).new_keys(stage_name(run, PREPARATION), epoch, self.preparation_plan)
             return Outgoing(payload=note.to_bytes())
         self.check_run(header)
+        return Outgoing(payload=self._site_of_rounds(run).new_keys(run, epoch, self.plan).to_bytes())
+
+    def _site_of_rounds(self, run: str) -> MaskingSite:
+        """Return the site's part of the masked sums of a run's rounds."""
         if self.identity is None:
             raise Refusal("policy", why_no_identity())
         if self.site is None or self.run != run:
@@ -234,7 +238,19 @@ class SiteMasks:
             self.site = MaskingSite(
                 self.identity, self.least_others, record, is_noisy, self.is_checked, self.plan_sites
             )
-        return Outgoing(payload=self.site.new_keys(run, epoch, self.plan).to_bytes())
+        return self.site
+
+    def pause(self) -> dict[str, bytes]:
+        """Return the keys and sums that live in memory alone, of the preparation and of the rounds."""
+        kept = {} if self.preparation is None else {PREPARATION: self.preparation[1].to_bytes()}
+        return kept | ({} if self.site is None or self.masking is None else {"": self.site.to_bytes()})
+
+    def resume(self, run: str, kept: Mapping[str, bytes]) -> None:
+        """Go on with what `pause` returned, in a run that was prepared and joined again."""
+        if self.preparation is not None:
+            self.preparation[1].restore(kept.get(PREPARATION, b""))
+        if "" in kept and self.masking is not None:
+            self._site_of_rounds(run).restore(kept[""])
 
     def _roster(self, header: Json, payload: bytes) -> Outgoing:
         try:

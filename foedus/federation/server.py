@@ -6,6 +6,7 @@ round from which the certificate is made.
 """
 
 import json
+import math
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -120,6 +121,7 @@ class ServerSession:
         post: Post | None = None,
         history: dict[str, np.ndarray] | None = None,
         signatures: Json | None = None,
+        first_epoch: int | None = None,
     ):
         self.earlier = history or {}  # rounds that were played with more sites
         self.order, self.folder, self.ask, self.note, self.should_stop = order, Path(folder), ask, note, should_stop
@@ -127,7 +129,7 @@ class ServerSession:
         self.client = dict(zip(order.sites, order.names, strict=True))
         self.receipts = Receipts(self.folder.parent)
         self.exchange = Exchange(
-            order.run, self.client, ask, self.patience, note, should_stop, self.receipts, signatures
+            order.run, self.client, ask, self.patience, note, should_stop, self.receipts, signatures, first_epoch
         )
         self.post = self.exchange.post = post
         self.key, self.uids = random_key(order.seed), jnp.asarray(order.uids)
@@ -271,7 +273,8 @@ class ServerSession:
 
     def _keep(self, at: Play, recorder: Recorder) -> None:
         self.receipts.save()
-        self.checkpoints.keep(at, int(at.carry.round), np.asarray(at.last), recorder)
+        if self.patience.keep_every < math.inf:
+            self.checkpoints.keep(at, int(at.carry.round), np.asarray(at.last), recorder)
 
     def _resume(self, fresh: Play, states: dict[str, set[int]]) -> tuple[Play, dict[str, np.ndarray]]:
         """Return the newest checkpoint that is whole and whose states all sites have; the start where there is none."""

@@ -12,7 +12,7 @@ greeting, and everything it sends passes its gate (`gate.py`).
 import hashlib
 import json
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -23,7 +23,7 @@ from jax import Array
 
 from foedus.base.engine import float64
 from foedus.base.errors import FoedusError
-from foedus.base.files import Json
+from foedus.base.files import Json, pack, unpack
 from foedus.base.pytrees import PyTree, strong
 from foedus.federation import layout, measuring, packing, spec
 from foedus.federation.agreement import (
@@ -68,6 +68,8 @@ from foedus.sums.identity import SiteIdentity
 from foedus.sums.masking import masking_of
 
 OTHER = "what it is asked to join does not follow from the plan that it has accepted"
+OPENING = ("columns", "cohort", "prepare", "hello", "join")  # the kinds of messages that state a run
+STATES = 2  # of the last rounds, that a site keeps where its process ends between messages
 CHECKED = ("round", *OF_THE_MODEL)  # the kinds of messages whose content a checked run decides
 
 
@@ -135,6 +137,7 @@ class SiteSession:
         self.plans = AcceptedPlans(Path(folder))
         self.name, self.site, self.folder = name, site, Path(folder)
         self.note = lambda line: note(one_line(line))  # what comes from a message must not pass for further lines
+        self.watch: Callable[[Json, Outgoing], None] = lambda header, out: None  # sees an answer before it is masked
         self.policy = site.policy
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         self.gate = Gate(name, site.policy, self.folder, self.note)
@@ -164,6 +167,7 @@ class SiteSession:
                 answer = self._answers(header)
                 out = self.masks.again(header, payload) if "mask" in header else None
                 out = out or answer(header, self._content(header, payload))
+                self.watch(header, out)
                 if "mask" in header or self.masks.masking is not None or self.masks.preparation is not None:
                     out = self.masks.as_bytes(header, payload, out)
                 return self.gate.send(header, message, out)
@@ -553,14 +557,17 @@ class SiteSession:
         if self.noise is not None and number in self.states:
             return self.states[max(self.states)]
         if number not in self.states:
-            content = Checkpoint(self._file(number), self.mark).load(self._kept(next(iter(self.states.values()))))
-            if content is None:
-                raise Refusal("lost", f"it has no state of round {number}")
-            client, play = content[0]
-            self.states = {number: client}
-            if self.replay is not None:
-                self.replay.play = play
+            self._load_state(number, next(iter(self.states.values())))
         return self.states[number]
+
+    def _load_state(self, number: int, like: PyTree) -> None:
+        content = Checkpoint(self._file(number), self.mark).load(self._kept(like))
+        if content is None:
+            raise Refusal("lost", f"it has no state of round {number}")
+        client, play = content[0]
+        self.states = {number: client}
+        if self.replay is not None:
+            self.replay.play = play
 
     def _keep(self, header: Json, payload: bytes) -> Outgoing:
         """Save the state after a round, and delete those that nobody will ask for."""
@@ -608,6 +615,42 @@ class SiteSession:
         self.run, self.agreement = None, None
         return Outgoing()
 
+    # --- over the end of the process, where messages are days apart ---
+
+    def pause(self) -> bytes:
+        """Keep the state of the run on the disk, and return what else lives in memory alone, private keys among it."""
+        if self.run is not None:
+            newest = max(self.states)
+            self._write_state(newest, self.states[newest])
+            for path in sorted(self._place().glob("state-*.ckpt"), key=_number_of)[:-STATES]:
+                path.unlink(missing_ok=True)
+        totals = [] if self.tables is None else self.tables.totals
+        arrays = {f"total.{i}": words for i, words in enumerate(totals)}
+        arrays |= {f"masks.{stage}": np.frombuffer(keys, np.uint8) for stage, keys in self.masks.pause().items()}
+        return pack(arrays, {"newest": None if self.run is None else max(self.states)})
+
+    @float64()
+    def resume(self, messages: Sequence[bytes], kept: bytes) -> None:
+        """Go on after `pause`, in a new process: no row leaves again, and nothing is charged.
+
+        Args:
+            messages: those of a run that state it, and whose answers have left: OPENING says which kinds.
+            kept: what `pause` returned.
+        """
+        arrays, note = unpack(kept)
+        totals = [arrays[name] for i in range(len(arrays)) if (name := f"total.{i}") in arrays]
+        for message in messages:
+            header, payload = packing.unseal(message)
+            if header["ask"] == "prepare" and self.tables is not None:
+                self.tables.totals = totals
+            self._answers(header)(header, self._content(header, payload))
+        if self.tables is not None:
+            self.tables.totals = totals
+        if self.run is not None and (newest := note["newest"]) is not None:
+            self._load_state(int(newest), self.states[STARTED])
+        masks = {name.removeprefix("masks."): array.tobytes() for name, array in arrays.items() if "masks." in name}
+        self.masks.resume(str(self.run), masks)
+
     def check_run(self, header: Json) -> None:
         """Refuse a message of another run than the one that was joined."""
         if self.run is None or header.get("run") != self.run:
@@ -632,6 +675,11 @@ class SiteSession:
                 self.note(f"a kept state is set aside: {error}")
                 path.unlink(missing_ok=True)
         return sorted(rounds)
+
+
+def _number_of(path: Path) -> int:
+    """The round after which a state was kept, by its file."""
+    return int(path.stem.removeprefix("state-"))
 
 
 def _answers_of(stated: Json, algorithm: Algorithm, terms: Terms, shapes: layout.Shapes, rows: int) -> Answers:

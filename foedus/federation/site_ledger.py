@@ -14,7 +14,6 @@ that are held out, and by which split. A row is one or the other, so within one 
 Lines of another split of the same run, or without one, count in full.
 """
 
-import fcntl
 import hashlib
 import json
 import math
@@ -23,13 +22,13 @@ import re
 import secrets
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from foedus.base.errors import FoedusError
-from foedus.base.files import Json, write_whole
+from foedus.base.files import Json, alone, write_whole
 from foedus.privacy import composition
 
 FILE, HEAD, LOCK = "ledger.jsonl", "ledger.head", "ledger.lock"
@@ -131,13 +130,9 @@ class SiteLedger:
         for run, release in releases:
             self._append(run, "", [release])
 
-    @contextmanager
-    def _alone(self) -> Iterator[None]:
+    def _alone(self) -> AbstractContextManager[None]:
         """Keep other processes of this site out, so that two jobs do not both spend what is left."""
-        with open(self.lock, "a+b") as file:
-            os.chmod(self.lock, 0o600)
-            fcntl.flock(file, fcntl.LOCK_EX)
-            yield
+        return alone(self.lock)
 
     def _refresh(self) -> None:
         """Read what was added since the last look, and check the chain."""

@@ -117,6 +117,20 @@ def new_signer() -> "Ed25519PrivateKey":
     return Ed25519PrivateKey.generate()
 
 
+def private_key(content: bytes) -> "X25519PrivateKey":
+    """Return the private key whose 32 bytes these are."""
+    from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+
+    return X25519PrivateKey.from_private_bytes(content)
+
+
+def private_signer(content: bytes) -> "Ed25519PrivateKey":
+    """Return the key for signing whose 32 bytes these are."""
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+    return Ed25519PrivateKey.from_private_bytes(content)
+
+
 def is_signed(signer: bytes, statement: bytes, signature: bytes) -> bool:
     """Return whether a statement is signed with this key."""
     from cryptography.exceptions import InvalidSignature

@@ -1,17 +1,14 @@
 """One process as all parties: a masked sum from beginning to end, for tests, examples and measurements."""
 
-import datetime
 from collections.abc import Collection, Iterable, Mapping
 
 import numpy as np
 
-from foedus.sums.identity import OPERATOR, ROLES, Signer, SiteIdentity, organisation
-from foedus.sums.masks import require_cryptography
+from foedus.sums.authority import Authority, new_key
+from foedus.sums.identity import Signer, SiteIdentity
 from foedus.sums.messages import MaskedVector, MaskOrder, Reveal, RevealOrder, Roster
 from foedus.sums.server import MaskedSum, roster_of
 from foedus.sums.site import MaskingSite
-
-A_DAY = datetime.timedelta(days=1)
 
 
 def exchange_keys(sites: Mapping[str, MaskingSite], run: str, epoch: int = 0) -> None:
@@ -52,30 +49,13 @@ def trial_identities(names: Iterable[str]) -> dict[str, SiteIdentity]:
 
 def trial_project(names: Iterable[str], server: str = "localhost") -> tuple[Signer, dict[str, SiteIdentity], Signer]:
     """Return who signs for the server, the sites and the coordinator of a project in one process, with its own root."""
-    require_cryptography()
-    from cryptography import x509
-    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-    from cryptography.hazmat.primitives.serialization import Encoding
-    from cryptography.x509.oid import NameOID
-
-    authority, now = Ed25519PrivateKey.generate(), datetime.datetime.now(datetime.UTC)
-    issuer = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "trial")])
-
-    def certificate(name: str, operator: str, key: Ed25519PrivateKey, role: str = "") -> bytes:
-        fields = [(NameOID.COMMON_NAME, name), (NameOID.ORGANIZATION_NAME, operator)]
-        fields += [(NameOID.UNSTRUCTURED_NAME, role)] if role else []
-        subject = x509.Name([x509.NameAttribute(*field) for field in fields]) if operator else issuer
-        builder = x509.CertificateBuilder(issuer, subject, key.public_key(), x509.random_serial_number())
-        builder = builder.not_valid_before(now - A_DAY).not_valid_after(now + A_DAY)
-        return builder.sign(authority, None).public_bytes(Encoding.PEM)
-
-    root = certificate("trial", "", authority)
-    keys = {name: Ed25519PrivateKey.generate() for name in (*names, server)}
+    authority = Authority.new("trial", days=1)
+    keys = {name: new_key() for name in (*names, server)}
     sites = {
-        name: SiteIdentity(name, key, certificate(name, organisation(name), key), root, server)
+        name: SiteIdentity(name, key, authority.site(name, key.public_key()), authority.root, server)
         for name, key in keys.items()
         if name != server
     }
-    own = Ed25519PrivateKey.generate()
-    coordinator = Signer(own, certificate("coordinator", OPERATOR, own, ROLES[0]), root)
-    return Signer(keys[server], certificate(server, OPERATOR, keys[server]), root), sites, coordinator
+    own = new_key()
+    coordinator = Signer(own, authority.coordinator(own.public_key()), authority.root)
+    return Signer(keys[server], authority.server(server, keys[server].public_key()), authority.root), sites, coordinator

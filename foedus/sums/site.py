@@ -22,7 +22,7 @@ from foedus.base.errors import FoedusError
 from foedus.sums import masks
 from foedus.sums.identity import SiteIdentity, check_note
 from foedus.sums.masks import PairKeys, SumContext
-from foedus.sums.messages import Frame, KeyNote, MaskedVector, MaskOrder, OpenSum, Reveal, RevealOrder, Roster
+from foedus.sums.messages import Frame, KeyNote, MaskedVector, MaskOrder, OpenSum, Reader, Reveal, RevealOrder, Roster
 from foedus.sums.questions import LEAST_OTHERS
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ class _Masked:
 
 
 class MaskingSite:
-    """A site in the masked sums of a run; its keys live in memory alone.
+    """A site in the masked sums of a run; its keys live in memory, and nowhere else unless its owner keeps them.
 
     Args:
         identity: the site's name, key and certificate.
@@ -99,6 +99,42 @@ class MaskingSite:
     @property
     def site(self) -> str:
         return self.identity.site
+
+    # --- over the ends of processes ---
+
+    def to_bytes(self) -> bytes:
+        """Return all that lives in memory alone, private keys among it; nothing where there are no keys."""
+        if self.note is None or self.signer is None:
+            return b""
+        key = b"" if self.key is None else self.key.private_bytes_raw()
+        frame = Frame().content(key).content(self.signer.private_bytes_raw()).content(self.note.to_bytes())
+        frame.table(self.secrets).content(self.roster).table(self.signers).number(len(self.rounds))
+        for one in self.rounds.values():
+            frame.content(one.order.to_bytes()).content(one.words).content(one.reply.to_bytes()).content(one.share)
+            frame.content(one.context).content(one.question).number(one.disclosure is not None)
+            for part in one.disclosure or ():
+                frame.content(part.to_bytes())
+        return frame.bytes()
+
+    def restore(self, content: bytes) -> None:
+        """Go on with what `to_bytes` returned."""
+        if not content:
+            return
+        r = Reader(content)
+        key, signer = r.content(), r.content()
+        self.key = masks.private_key(key) if key else None
+        self.signer, self.note = masks.private_signer(signer), KeyNote.from_bytes(r.content())
+        self.secrets, self.roster, self.signers, self.rounds = r.table(), r.content(), r.table(), {}
+        for _ in range(r.number()):
+            order, words, reply = MaskOrder.from_bytes(r.content()), r.content(), MaskedVector.from_bytes(r.content())
+            share, context, question = r.content(), r.content(), r.content()
+            disclosure = None
+            if r.number():
+                disclosure = RevealOrder.from_bytes(r.content()), Reveal.from_bytes(r.content())
+            keys = {other: masks.pair_keys(secret, context) for other, secret in self.secrets.items()}
+            keys = {other: pair for other, pair in keys.items() if other in order.sites}
+            self.rounds[order.round] = _Masked(order, words, reply, share, context, question, keys, disclosure)
+        r.end()
 
     # --- keys ---
 
