@@ -153,7 +153,7 @@ LIES = {
         "measure", lambda h, p: (h | {"ask": "evaluate"}, p), "columns of this run"),
     "products, which the certificate does not need": (
         "measure", lambda h, p: (h | {"ask": "products", "what": "rows", "number": 0, "count": 1}, p), "certificate"),
-    "a message of no kind": ("round", put(ask="rows"), "this kind of message"),
+    "a message of no kind": ("round", put(ask="patients"), "this kind of message"),
     "a state that it has not": ("keep", put(since=77), "no state of round 77"),
     # what it is shown of a sum
     "another vector of a site": (
