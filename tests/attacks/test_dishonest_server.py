@@ -230,7 +230,7 @@ LIES = {
     "a join with other sites": ("join", put(parties=["site-1", "site-2"]), "has not agreed to this run"),
     "a join that nobody checks": ("join", without("verify"), "has not agreed to this run"),
     "a join at another place": ("join", put(index=1, uid=[9, 9]), "has not agreed to this run"),
-    "a greeting that nobody checks": ("hello", without("verify", "uids", "names"), "not signed by the coordinator"),
+    "a greeting that nobody checks": ("hello", without("verify", "names"), "not signed by the coordinator"),
     "a greeting without masks": ("hello", without("secure"), "not signed by the coordinator"),
     "a greeting with another place": ("hello", put(index=9), "not signed by the coordinator"),
     "a greeting with other sites": ("hello", put(parties=["site-1", "site-2", "site-3"]), "not signed by the coord"),

@@ -101,7 +101,7 @@ def test_data_that_change_after_the_plan_was_accepted_are_told_to_the_site_alone
     arrays["x"][0, 0] += 1.0
     np.savez(tmp_path / "site-2.npz", **arrays)
     hall.open_sites()
-    with pytest.raises(Missing, match="refuses: its data do not fit the experiment"):
+    with pytest.raises(Missing, match="refuses: it does not take part"):
         hall.play()
     assert any("its data are others than those for which it has accepted the plan" in line for line in hall.notes)
 
@@ -221,7 +221,7 @@ def answers_of_site(site):
 
 def test_a_run_that_takes_more_numbers_than_the_policy_allows_is_refused_with_the_number_of_rounds(tmp_path):
     strict = Policy(min_subset=1, min_sites=1, max_answers=0.33)
-    most, refusals = 1000, []
+    most, refusals, told = 1000, [], []
     for _ in range(6):  # sites have other numbers of rows, and each says its own
         folder = tmp_path / str(most)
         folder.mkdir()
@@ -230,9 +230,11 @@ def test_a_run_that_takes_more_numbers_than_the_policy_allows_is_refused_with_th
             hall.play()
             break
         except Missing as no:
-            refusals.append(str(no))
-            most = int(str(no).rpartition("at most ")[2].split()[0])
+            told.append(str(no))
+            refusals.append(next(line for line in hall.notes[::-1] if "max_answers" in line))
+            most = int(refusals[-1].rpartition("at most ")[2].split()[0])
     assert 1 <= most < 1000
+    assert all(no.endswith("it does not take part; its own log says why.") for no in told), "no number of rows is told"
     assert all("lets 0.33 times as many numbers leave" in no for no in refusals)
     assert max(map(answers_of_site, hall.site.values())) <= 0.33
     assert f"at most {most} rounds would do" in refusals[-1]
@@ -272,6 +274,6 @@ def test_a_site_with_a_row_that_stands_out_stays_out(tmp_path):
     folder.mkdir()
     hall = MaskedHall(folder, five(), STEPS, policy=strict, max_rounds=2)
     np.savez(folder / "site-2.npz", **arrays)
-    with pytest.raises(Missing, match="refuses: its data do not fit the experiment"):
+    with pytest.raises(Missing, match="refuses: it does not take part"):
         hall.play()
     assert any("max_leverage" in line for line in hall.notes)

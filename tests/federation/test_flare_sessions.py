@@ -398,7 +398,7 @@ def test_versions_that_differ_in_the_last_number_may_talk(tmp_path, monkeypatch)
     ("policy", "sentence"),
     [
         (Policy(algorithms=("ProxAL", "FedGiA"), **FREE), "its policy allows ProxAL and FedGiA, not FedAvg"),
-        (Policy(min_rows=10, **FREE), "client 'b' refuses: it has fewer rows than its policy asks for"),
+        (Policy(min_rows=10, **FREE), "client 'b' refuses: it does not take part; its own log says why"),
         (Policy(privacy=True, **FREE), "its policy asks for privacy, and FedAvg adds no noise with a guarantee here"),
         (Policy(max_message=50, **FREE), "its policy allows no message of more than 50 bytes"),
     ],
@@ -443,7 +443,7 @@ def test_data_that_do_not_fit_are_told_without_a_word_of_them(tmp_path):
     np.savez(tmp_path / "site-2.npz", x=X, y=np.where(y == 1, 0.25, y))
     with pytest.raises(Missing) as error:
         hall.play()
-    assert str(error.value) == "client 'birch' refuses: its data do not fit the experiment; its own log says how."
+    assert str(error.value) == "client 'birch' refuses: it does not take part; its own log says why."
     assert any("0.25" in line for line in hall.notes)
 
 
