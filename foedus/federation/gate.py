@@ -28,7 +28,6 @@ from foedus.federation.policy import Policy, Refusal
 from foedus.federation.site_ledger import Damaged, Exceeded, Limits, Release, SiteLedger
 from foedus.sums.questions import Form
 
-LONGEST_REASON = 500  # characters of why a message was refused, in the list of messages
 PREPARATION = -1  # the number of the round that stands for messages before the first
 SENT = "sent-{round}-{request}.bin"  # the file with a copy of what was sent for a request, by the request's digest
 NOISE = "noise-{run}.json"  # the file with the noise that a run was first greeted with
@@ -251,7 +250,7 @@ class MessageLog:
             "round": _word(header.get("round")),
             "bytes": size,
             "code": code,
-        } | ({"why": one_line(why, LONGEST_REASON)} if why else {})
+        } | ({"why": one_line(why, 500)} if why else {})
         with open(self.path, "a", encoding="utf-8", opener=_private) as file:
             file.write(json.dumps(line) + "\n")
 

@@ -345,7 +345,7 @@ def test_after_a_full_disk_a_run_goes_on_from_the_checkpoint_before_it(tmp_path,
 def test_what_a_site_cannot_put_on_record_it_does_not_send(tmp_path, monkeypatch):
     hall = Hall(tmp_path, five(), fd.FedAvg(), max_rounds=2)
 
-    def full(self, asked, code, size):
+    def full(self, *line):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(MessageLog, "add", full)
@@ -368,7 +368,7 @@ def test_a_full_disk_at_the_server_does_not_end_the_run(tmp_path, monkeypatch):
 
 
 def test_divergence_ends_the_run_as_it_does_in_the_simulator(tmp_path):
-    algorithm = fd.FedAvg(lr=1e60, k0=3, tol=0.0)
+    algorithm = fd.FedAvg(lr=1e12, k0=9, tol=0.0)
     run = fd.solve(five(), algorithm, max_rounds=30)
     result = Hall(tmp_path, five(), algorithm, max_rounds=30).play()
     assert not result.conclusion.finite
