@@ -11,7 +11,6 @@ import numpy as np
 from foedus.base.errors import FoedusError
 from foedus.base.files import Json
 from foedus.federation.gate import unfit
-from foedus.federation.packing import LARGEST
 from foedus.federation.policy import Refusal
 from foedus.privacy import sampling
 from foedus.privacy.central import NoiseShares
@@ -60,16 +59,16 @@ def check_extra(names: Iterable[str], own: Mapping[str, np.ndarray]) -> None:
             raise Refusal("policy", f"the experiment brings an array {name!r}, which is no part of its terms")
 
 
-def check_numbers(stated: object, private: bool = False) -> None:
-    """Refuse a plan with a number outside the range of plans, which is smaller where proofs of noise rest on it."""
-    most = LARGEST if private else MOST_NUMBER
+def check_numbers(stated: object) -> None:
+    """Refuse a plan with a number outside the range of plans, for itself, whatever it is about."""
     for number in _numbers(stated):
         size = abs(number)
-        is_fit = size == 0 or LEAST_NUMBER <= size <= most or (size == math.inf and not private)
+        is_fit = size == 0 or LEAST_NUMBER <= size <= MOST_NUMBER or size == math.inf
         if not (size < WHOLE if isinstance(number, int) else is_fit):
             raise Refusal(
                 "policy",
-                f"the plan holds the number {number:g}, and those of a plan are 0 or from {LEAST_NUMBER:g} to {most:g}",
+                f"the plan holds the number {number:g}, and those of a plan are 0 or from {LEAST_NUMBER:g} to "
+                f"{MOST_NUMBER:g} in size",
             )
 
 

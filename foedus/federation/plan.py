@@ -237,6 +237,26 @@ class AcceptedPlans:
         path = self.folder / PLANS.format(run=run)
         return json.loads(json.loads(path.read_text())["statement"]) if path.exists() else None
 
+    def note(self, run: object, told: Json) -> None:
+        """Keep how much an accepted plan tells of the rows, once that is known to the number."""
+        path = self.folder / PLANS.format(run=run)
+        record = json.loads(path.read_text())
+        if record["told"] != told:
+            write_whole(path, json.dumps(record | {"told": told}, indent=1).encode(), private=True)
+
+    def all(self) -> list[Json]:
+        """Return what the site keeps of each plan that it has accepted, newest first, with the name of its run."""
+        before, after = PLANS.split("{run}")
+        records = []
+        for path in self.folder.glob(PLANS.format(run="*")):
+            try:
+                records.append(
+                    {"run": path.name.removeprefix(before).removesuffix(after), **json.loads(path.read_text())}
+                )
+            except ValueError:
+                raise FoedusError(f"the plan {path} is damaged; restore it, or delete it if its run is over.") from None
+        return sorted(records, key=lambda record: record["time"], reverse=True)
+
     def accept(self, greeting: Json, data: str, told: Json | None, *, is_fixed: bool) -> None:
         """Keep a plan before anything about the data leaves; refuse another one under the same name, or other data.
 

@@ -223,12 +223,11 @@ class SiteSession:
 
     def _accept_algorithm(self, header: Json, sites: int, holdout: Holdout, roles: Json) -> Algorithm:
         """Return the algorithm where the policy and the ledger allow it; no data are read for that."""
-        check_numbers(header)
         algorithm = self._decode(header["algorithm"])
         if not isinstance(algorithm, Algorithm):
             raise Refusal("unknown", "the experiment names no algorithm")
-        if sound_noise(algorithm) is not None:
-            check_numbers([header["algorithm"], header.get("terms")], private=True)
+        if sound_noise(algorithm) is None:  # what noise rests on has narrower ranges of its own
+            check_numbers(header)
         rounds = whole(header["max_rounds"], 1, MOST_ROUNDS, "max_rounds")
         if no := self.policy.refuse(algorithm, sites):
             raise Refusal("policy", no)
@@ -435,6 +434,8 @@ class SiteSession:
         self.data_alone, told = self._check_data(stated, algorithm, terms, arrays)
         if not is_prepared:
             self._accept(header, algorithm, told, stated.get("secure") is True)
+        elif told is not None:
+            self.plans.note(header["run"], told.to_json())
         self.agreement, self.run = (header["run"], statement(stated)), None
         return Outgoing({"versions": _versions(), "schema": layout.schema(arrays)})
 
