@@ -361,7 +361,8 @@ def test_no_refusal_after_acceptance_depends_on_the_data(tmp_path):
         head, *lines = path.read_text().splitlines()
         keep = draw.permutation(len(lines))[: int(draw.integers(20, 60))]
         spoilt = [
-            ",".join("" if draw.random() < 0.01 * number else cell for cell in lines[i].split(",")) for i in sorted(keep)
+            ",".join("" if draw.random() < 0.01 * number else cell for cell in lines[i].split(","))
+            for i in sorted(keep)
         ]
         path.write_text("\n".join([head, *spoilt]) + "\n")
         with contextlib.suppress(Missing, Paused, FoedusError):
