@@ -17,5 +17,5 @@ def test_a_checked_round_takes_at_most_ten_milliseconds_of_a_sites_processor(alg
 @pytest.mark.slow
 def test_a_checked_round_over_real_sites_takes_at_most_two_and_a_half_times_a_masked_one():
     pytest.importorskip("nvflare", reason="NVIDIA FLARE is not installed: pip install 'foedus[flare]'")
-    checked = secure.rounds(quick=True)[-1]
+    checked = secure.loopback_rounds(quick=True)[-1]
     assert checked.ratio <= secure.CHECKED_RATIO, checked

@@ -41,14 +41,14 @@ def secure(quick: bool) -> list[Measurement]:
     sites = {name: MaskingSite(identity) for name, identity in trial_identities(_names(SITES)).items()}
     exchange_keys(sites, "bench")
     words = np.arange(NUMBERS)
-    rounds = iter(range(10**6))
+    numbers = iter(range(10**6))
     one = next(iter(sites.values()))
 
     def mask() -> None:
-        one.mask(MaskedSum("bench", 0, next(rounds), 0, sites, NUMBERS).order, words)
+        one.mask(MaskedSum("bench", 0, next(numbers), 0, sites, NUMBERS).order, words)
 
     masking = best(mask, 5 if quick else 15)
-    last = MaskedSum("bench", 0, next(rounds), 0, sites, NUMBERS)
+    last = MaskedSum("bench", 0, next(numbers), 0, sites, NUMBERS)
     for name, site in sites.items():
         last.take(name, site.mask(last.order, words))
     for name, order in last.reveal_orders().items():
@@ -62,7 +62,7 @@ def secure(quick: bool) -> list[Measurement]:
         masked = site_seconds(algorithm, is_checked=False)
         extra = {"masked alone": f"{masked:.4f}"}
         lines.append(Measurement(what, site_seconds(algorithm), "a second", 1.0, CPU, extra=extra))
-    return lines + (rounds(quick) if find_spec("nvflare") is not None else [])
+    return lines + (loopback_rounds(quick) if find_spec("nvflare") is not None else [])
 
 
 @float64()
@@ -102,7 +102,7 @@ def _names(count: int) -> Iterable[str]:
     return (f"site-{i:03d}" for i in range(count))
 
 
-def rounds(quick: bool) -> list[Measurement]:
+def loopback_rounds(quick: bool) -> list[Measurement]:
     """Measure the median round over five real sites of each kind, in turn; the faster of three each."""
     algorithm, count = fd.LocalSGD(k0=1, batch=1, lr=1e-3), 40 if quick else 150
     problem = little(5).over(np.zeros(DIM))
