@@ -65,8 +65,8 @@ class Answers:
 
 
 def answers_of(
-    algorithm: Algorithm, terms: Terms, shapes: layout.Shapes, masking: Masking | None, rounds: int, rows: int,
-    measured: int,
+    algorithm: Algorithm, terms: Terms, shapes: layout.Shapes, own: Data | None, masking: Masking | None, rounds: int,
+    size: int, measured: int,
 ) -> Answers:  # fmt: skip
     """Return what leaves in a run, from what is known before its rounds.
 
@@ -74,16 +74,22 @@ def answers_of(
         algorithm: made ready for the terms.
         terms: of the run.
         shapes: of the site's arrays, with those that the terms bring.
+        own: shapes of the server's own arrays.
         masking: how replies are added up; None: they are seen.
         rounds: the most.
-        rows: of the site.
+        size: how many numbers the site's own rows hold.
         measured: how many models may be measured.
     """
     party = layout.party(shapes)
-    numbers = max(map(count_of, layout.replies(algorithm, terms, layout.messages(algorithm, terms, None), party)))
-    own = sum(int(np.prod([n for n in shape if n is not None])) * rows for shape in shapes.values() if None in shape)
+    numbers = max(map(count_of, layout.replies(algorithm, terms, layout.messages(algorithm, terms, own), party)))
     sites = 1 if masking is None else terms.clients
-    return Answers(rounds, numbers, count_of(layout.parts(terms, party)), measured, sites, own)
+    return Answers(rounds, numbers, count_of(layout.parts(terms, party)), measured, sites, size)
+
+
+def size_of(shapes: layout.Shapes, rows: int) -> int:
+    """Return how many numbers a site's rows hold; where no array has one row for each example, all its arrays count."""
+    per_row = [shape for shape in shapes.values() if None in shape] or list(shapes.values())
+    return sum(int(np.prod([rows if n is None else n for n in shape])) for shape in per_row)
 
 
 def largest_leverage(X: np.ndarray) -> float:

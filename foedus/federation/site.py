@@ -42,7 +42,7 @@ from foedus.federation.agreement import (
 from foedus.federation.approval import Approvals, Statement, strength
 from foedus.federation.gate import Gate, Outgoing, unfit
 from foedus.federation.holdout import Holdout, drawn
-from foedus.federation.limits import Answers, answers_of, check_leverage
+from foedus.federation.limits import Answers, answers_of, check_leverage, size_of
 from foedus.federation.masked_rounds import PREPARATION
 from foedus.federation.names import STARTED
 from foedus.federation.packing import RUN, check_moderate, one_line, whole
@@ -469,7 +469,7 @@ class SiteSession:
         self.measurements = measuring.MeasuredModels(measured, _most_measured(header))
         self.rounds = whole(header["max_rounds"], 1, MOST_ROUNDS, "max_rounds")
         self.uid, self.key = jnp.asarray(np.array(header["uid"], np.uint32)), self._own_key(header["run"])
-        own = None if header["own"] is None else Data(layout.of_shapes(header["own"]))
+        own = _own_shapes(header)
         self.messages = layout.messages(algorithm, terms, own)
         self.masks.begin(header, algorithm, terms, self._plan(header, w0), layout.common(algorithm, terms, own))
         self.measured_data = full_data
@@ -686,7 +686,13 @@ def _answers_of(stated: Json, algorithm: Algorithm, terms: Terms, shapes: layout
     """Return what leaves in a run without noise, as its greeting states it."""
     all_shapes = shapes | {name: list(shape) for name, shape in stated["extra"].items()}
     masking = masking_of(algorithm, terms) if stated.get("secure") is True else None
-    return answers_of(algorithm, terms, all_shapes, masking, stated["max_rounds"], rows, _most_measured(stated))
+    own, size, most = _own_shapes(stated), size_of(shapes, rows), _most_measured(stated)
+    return answers_of(algorithm, terms, all_shapes, own, masking, stated["max_rounds"], size, most)
+
+
+def _own_shapes(stated: Json) -> Data | None:
+    """The shapes of the server's own arrays, as a greeting states them."""
+    return None if stated.get("own") is None else Data(layout.of_shapes(stated["own"]))
 
 
 def _most_measured(stated: Json) -> int:
