@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from foedus.statistics.rates import Decision
 
 SCHEMA = 1  # of the files that `Run.save` writes
-RULES = "preprocessing.json"
+RULES, PLAN = "preprocessing.json", "plan.json"
 
 
 @dataclass
@@ -61,6 +61,7 @@ class Run:
         evaluations: figures on rows that took no part in training, by the name of the rows.
         coefficients: the model in units of the data with standard errors, where `foedus run` computed them.
         classes: the labels of the negative and of the positive class, as in the arrays; empty for a regression.
+        plan: what real sites have agreed to: its digest, who has signed it, how answers are added up, and its limits.
         rules: how raw rows become numbers, where `foedus run` or `fd.data.prepare` prepared the data.
 
     Example:
@@ -95,6 +96,7 @@ class Run:
     coefficients: "CoefficientTable | None" = None
     classes: tuple[float, ...] = ()
     rules: "Preprocessing | None" = None
+    plan: Json | None = None
 
     @property
     def evaluation(self) -> "Evaluation | None":
@@ -242,8 +244,10 @@ class Run:
         record["decision"] = None if self.decision is None else self.decision.to_json()
         record["coefficients"] = None if self.coefficients is None else self.coefficients.to_json()
         record["evaluations"] = [evaluation.to_json() for evaluation in self.evaluations.values()]
-        for apart in ("w", "history", "multipliers", "ledger", "rules"):
+        for apart in ("w", "history", "multipliers", "ledger", "rules", "plan"):
             del record[apart]
+        if self.plan is not None:
+            write_whole(folder / PLAN, (json.dumps(self.plan, indent=1) + "\n").encode())
         if self.rules is not None:
             write_whole(folder / RULES, (json.dumps(self.rules.to_json(), indent=1) + "\n").encode())
         if self.ledger is not None:
@@ -301,7 +305,8 @@ def load(folder: str | Path) -> Run:
 
         rules = Preprocessing.load(folder / RULES)
     w = rebuild(note["tree"], iter(leaves))
-    return Run(w=w, history=history, multipliers=multipliers, ledger=ledger, rules=rules, **record)
+    plan = json.loads((folder / PLAN).read_text()) if (folder / PLAN).is_file() else None
+    return Run(w=w, history=history, multipliers=multipliers, ledger=ledger, rules=rules, plan=plan, **record)
 
 
 def _evidence(record: Json) -> Json:

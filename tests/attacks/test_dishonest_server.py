@@ -5,10 +5,14 @@ The server is whoever carries the messages: a lie changes what one site, or ever
 
 import json
 import re
+import tempfile
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 pytest.importorskip("cryptography")
 
@@ -18,8 +22,9 @@ from masked_wards import SECURE, MaskedWard
 
 import foedus as fd
 from foedus.base.errors import FoedusError
-from foedus.federation import packing
+from foedus.federation import packing, spec
 from foedus.federation.exchange import Paused
+from foedus.federation.plan import of_site
 from foedus.sums import masks
 from foedus.sums.messages import MaskOrder, OpenSum, RevealOrder, Roster
 
@@ -105,6 +110,22 @@ def revealed(**more):
     return lie
 
 
+def setting(name, value):
+    """A lie about one number of the algorithm."""
+
+    def lie(header, payload):
+        fields = header["algorithm"]["fields"] | {name: value}
+        return header | {"algorithm": header["algorithm"] | {"fields": fields}}, payload
+
+    return lie
+
+
+def ridge(header, payload):
+    """A lie about the terms: a penalty that pulls every answer to where the server wants it."""
+    fields = header["terms"]["fields"] | {"penalty": spec.encode(fd.penalties.Ridge(1e-9))}
+    return header | {"terms": header["terms"] | {"fields": fields}}, payload
+
+
 def model(header, payload):
     return header, np.ones(30).tobytes()
 
@@ -117,6 +138,17 @@ def without(*names):
     return lambda header, payload: ({k: v for k, v in header.items() if k not in names}, payload)
 
 
+def signatures():
+    """True signatures of the coordinator in the wrong place: under another site's plan, or under another plan."""
+    with tempfile.TemporaryDirectory() as folder:
+        hall = SignedHall(Path(folder), five(), RUN[0], **RUN[1])
+        own = {site: of_site(hall.signatures(), site)["signed"] for site in hall.sites}
+        hall.order = replace(hall.order, max_rounds=9)
+        other = of_site(hall.signatures(), VICTIM)["signed"]
+    return {site: own["site-1" if site == "site-3" else "site-3"] for site in own} | {"another plan": other}
+
+
+SIGNED = signatures()
 LIES = {
     # what a site is asked
     "a model of the server's choice": ("round", model, "no message of the server holds a model"),
@@ -135,6 +167,10 @@ LIES = {
     "masks of another round": ("round", lambda h, p: (order(h, round=7), p), "of another round"),
     "masks of another epoch": ("round", lambda h, p: (order(h, epoch=1), p), "no keys of this run and epoch"),
     "masks of another run": ("round", lambda h, p: (order(h, run="r2"), p), "no keys of this run and epoch"),
+    "round 0 over all and round 1 over all but one": (
+        "round 1", lambda h, p: (order(h, sites=("site-1", "site-2", "site-3", "site-4")), p), "over all|site once"),
+    "a model so large that one row alone has a Hessian": (
+        "round 2", lambda h, p: (h, np.full(30, 1e8).tobytes()), "no message of the server holds a model"),
     "masks with fewer sites": (
         "round", lambda h, p: (order(h, sites=("site-1", "site-2", "site-3", "site-4")), p), "over all|each site once"),
     "masks with two sites": ("round", lambda h, p: (order(h, sites=("site-1", "site-2")), p), "over all|site once"),
@@ -153,7 +189,7 @@ LIES = {
         "measure", lambda h, p: (h | {"ask": "evaluate"}, p), "columns of this run"),
     "products, which the certificate does not need": (
         "measure", lambda h, p: (h | {"ask": "products", "what": "rows", "number": 0, "count": 1}, p), "certificate"),
-    "a message of no kind": ("round", put(ask="rows"), "this kind of message"),
+    "a message of no kind": ("round", put(ask="patients"), "this kind of message"),
     "a state that it has not": ("keep", put(since=77), "no state of round 77"),
     # what it is shown of a sum
     "another vector of a site": (
@@ -230,12 +266,20 @@ LIES = {
     "a join with other sites": ("join", put(parties=["site-1", "site-2"]), "has not agreed to this run"),
     "a join that nobody checks": ("join", without("verify"), "has not agreed to this run"),
     "a join at another place": ("join", put(index=1, uid=[9, 9]), "has not agreed to this run"),
-    "a greeting that nobody checks": ("hello", without("verify", "uids", "names"), "not signed by the coordinator"),
+    "a greeting that nobody checks": ("hello", without("verify", "names"), "not signed by the coordinator"),
     "a greeting without masks": ("hello", without("secure"), "not signed by the coordinator"),
     "a greeting with another place": ("hello", put(index=9), "not signed by the coordinator"),
     "a greeting with other sites": ("hello", put(parties=["site-1", "site-2", "site-3"]), "not signed by the coord"),
     "a greeting with another seed": ("hello", put(seed=9), "not signed by the coordinator"),
     "a greeting with more rounds": ("hello", put(max_rounds=10**5), "not signed by the coordinator"),
+    "a step of 2 to the power of 53": ("hello", setting("lr", 2.0**53), "not signed by the coordinator"),
+    "a tolerance of 1e-308": ("hello", setting("tol", 1e-308), "not signed by the coordinator"),
+    "another algorithm under the name of the run": (
+        "hello", put(algorithm=spec.encode(fd.FedAvg(k0=7))), "not signed by the coordinator"),
+    "other terms under the name of the run": ("hello", ridge, "not signed by the coordinator"),
+    "the signature of another site": ("hello", Own(lambda site: put(signed=SIGNED[site])), "not signed by the coord"),
+    "the signature of another plan": ("hello", put(signed=SIGNED["another plan"]), "not signed by the coordinator"),
+    "no signature": ("hello", without("signed"), "not signed by the coordinator"),
     "a greeting under another name": ("hello", put(run="r7"), "not signed by the coordinator"),
     "a start of its own": ("join", lambda h, p: (h, (np.frombuffer(p) + 1.0).tobytes()), "has not agreed to this run"),
 }  # fmt: skip
@@ -323,32 +367,57 @@ def test_the_honest_run_has_nothing_on_record(tmp_path):
         assert np.array_equal(site.replay.model, result.conclusion.w)
 
 
-@pytest.mark.parametrize("kind", ["round", "total", "measure", "reveal", "roster"])
-def test_any_byte_that_is_changed_ends_in_a_refusal_or_in_the_same_answer(tmp_path, kind):
-    """A message to one site, with one byte changed at a place drawn at random."""
-    algorithm, more = RUN
-    (tmp_path / "honest").mkdir()
-    honest = SignedHall(tmp_path / "honest", five(), algorithm, **more).play().conclusion.w
-    draw = np.random.default_rng(0)
-    for number in range(6):
-        folder = tmp_path / str(number)
-        folder.mkdir()
-        hall, places = SignedHall(folder, five(), algorithm, **more), []
+KINDS = ("hello", "join", "keys", "roster", "round", "reveal", "total", "measure", "end")
 
-        def ask(messages, timeout, hall=hall, places=places):
+
+@pytest.fixture(scope="module")
+def honest(tmp_path_factory):
+    """The answer of the honest run."""
+    return SignedHall(tmp_path_factory.mktemp("honest"), five(), RUN[0], **RUN[1]).play().conclusion.w
+
+
+def with_one_byte_changed(honest, kind, place, bit, number):
+    """Play the run with one bit of one byte changed in a message of this kind to one site; check what comes of it."""
+    told = []
+    with tempfile.TemporaryDirectory() as folder:
+        hall = SignedHall(Path(folder), five(), RUN[0], **RUN[1])
+
+        def ask(messages, timeout):
             sent = dict(messages)
-            if VICTIM in sent and packing.unseal(sent[VICTIM])[0]["ask"] == kind and not places:
-                content = bytearray(sent[VICTIM])
-                places.append(int(draw.integers(len(content))))
-                content[places[0]] ^= 1 << int(draw.integers(8))
-                sent[VICTIM] = bytes(content)
+            if VICTIM in sent and packing.unseal(sent[VICTIM])[0]["ask"] == kind and len(told) <= number:
+                told.append(bytearray(sent[VICTIM]))
+                if len(told) > number:
+                    told[-1][int(place * len(told[-1]))] ^= 1 << bit
+                    sent[VICTIM] = bytes(told[-1])
             return hall.ask(sent, timeout)
 
         try:
             w = hall.play(ask).conclusion.w
         except (Paused, FoedusError):
-            continue
-        np.testing.assert_allclose(w, honest, atol=1e-12)
+            assert any(record(hall, site) for site in hall.sites), "a run ends early where a site has refused"
+            return
+        assert np.array_equal(w, honest)
+
+
+changed = given(
+    kind=st.sampled_from(KINDS),
+    place=st.floats(0, 1, exclude_max=True),
+    bit=st.integers(0, 7),
+    number=st.integers(0, 2),
+)
+
+
+@settings(max_examples=12, deadline=None, derandomize=True)
+@changed
+def test_any_byte_that_is_changed_ends_in_a_refusal_or_in_the_same_answer(honest, kind, place, bit, number):
+    with_one_byte_changed(honest, kind, place, bit, number)
+
+
+@pytest.mark.slow
+@settings(max_examples=300, deadline=None)
+@changed
+def test_any_byte_of_many_that_is_changed_ends_in_a_refusal_or_in_the_same_answer(honest, kind, place, bit, number):
+    with_one_byte_changed(honest, kind, place, bit, number)
 
 
 def test_sites_that_were_told_different_things_in_the_greeting_have_no_sum_in_common(tmp_path):

@@ -35,7 +35,8 @@ from foedus.runtime.run import Run
 from foedus.statistics.evaluate import Evaluation
 from foedus.statistics.rates import Decision
 
-TRIAL_POLICY: Json = {"min_subset": 1, "min_sites": 1}  # of sites on this machine: all rows are the caller's own
+# of sites on this machine: all rows are the caller's own, so single replies may be seen, over few rows
+TRIAL_POLICY: Json = {"min_subset": 1, "min_sites": 1, "secure": False}
 
 
 @dataclass(frozen=True)
@@ -107,6 +108,9 @@ def place_data(experiment: Experiment, federation: Federation, screen: Screen) -
         check_file(path, str(path))
         write_site_file(federation.kit(site), path.absolute(), TRIAL_POLICY, more)
         screen.say(f"{site} reads {path}.")
+    screen.say(
+        "The sites of this trial let plain replies leave; the kits that are made for real sites do not (secure)."
+    )
 
 
 def _plan_of(experiment: Experiment, case: RunCase, sites: int) -> Plan:
@@ -208,7 +212,7 @@ def run_of(plan: Plan, rules: Preprocessing, result: Result, request: Request) -
     if result.interrupted:
         end = replace(end, reason="interrupted")
     parts = (result.interrupted, result.seconds, result.compile_seconds, tuple(result.refused), result.left_out)
-    outcome = spine.Outcome(end, history, *parts)
+    outcome = spine.Outcome(end, history, *parts, plan=result.plan)
     settings = spine.settings_of(
         order.algorithm, order.terms, order.participation, by_name=True, seed=order.seed, max_rounds=order.max_rounds
     )

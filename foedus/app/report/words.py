@@ -249,6 +249,26 @@ def _probability(score: float) -> float:
     return 1.0 / (1.0 + math.exp(-min(max(score, -700.0), 700.0)))
 
 
+def plan(run: Run) -> list[tuple[str, str]]:
+    """Return the plan that real sites have agreed to, by name; nothing for a simulation."""
+    if (one := getattr(run, "plan", None)) is None:
+        return []
+    sums = {
+        "plain": "the server sees each site's answers",
+        "masked": "the server sees masked sums alone",
+        "masked and checked": "the server sees masked sums alone, and every site adds them up itself",
+    }
+    kind, _, noise = str(one["sums"]).partition(", ")
+    what = f"at most {count(one['max_rounds'], 'round')}, in each {count(one['numbers'], 'number')} of a site"
+    return [
+        ("Digest", str(one["digest"])),
+        ("Signed by", str(one["signed_by"] or "nobody")),
+        ("Sites", ", ".join(one["sites"])),
+        ("Sums", sums[kind] + (f"; {noise}" if noise else "")),
+        ("Limits", what),
+    ]
+
+
 def counts_of_constraints(run: Run) -> tuple[str, ...]:
     """Return at how many sites each constraint holds, where masked sums show no more than that; none otherwise."""
     counts = [f"{c.constraint} holds at {number(c.kept)} of {count(c.sites, 'site')}" for c in run.certificate.counts]
