@@ -12,10 +12,12 @@ from typing import ClassVar
 
 import jax
 import numpy as np
+from scipy.special import expit
 
 from foedus.base.errors import FoedusError
 from foedus.base.files import Json
 from foedus.base.pytrees import PyTree
+from foedus.base.quantities import number, percent
 from foedus.statistics import umbrella
 from foedus.statistics.figures import ALL_ROWS
 from foedus.statistics.questions import NewRows
@@ -115,6 +117,21 @@ class Decision:
         """The rule that turns scores into answers."""
         return Rule(self.cut)
 
+    def threshold(self, *, log_odds: bool) -> str:
+        """Return the threshold in words: as a probability too, where scores are log-odds."""
+        if not log_odds or not np.isfinite(self.cut):
+            return f"the score {number(self.cut)}"
+        probability = float(expit(self.cut))
+        digits = 1 if 0.01 <= probability <= 0.99 else 3
+        return f"a predicted probability of {percent(probability, digits)} (the score {number(self.cut)})"
+
+    def sentences(self, *, log_odds: bool) -> tuple[str, ...]:
+        """Return a sentence on each rate that the threshold bounds, and one on the threshold or why there is none."""
+        if self.trouble is not None:
+            return (f"{self.trouble[:1].upper()}{self.trouble[1:]}.",)
+        promises = (f"{term.words[:1].upper()}{term.words[1:]}." for term in self.terms)
+        return (*promises, f"A row is called positive from {self.threshold(log_odds=log_odds)} on.")
+
     @property
     def holds(self) -> bool:
         """Whether the threshold keeps all terms."""
@@ -131,6 +148,16 @@ class Decision:
             f"no threshold keeps both the {other.title} of at most {other.at_most:g} (scores up to {other.cut:.4g}) "
             f"and the {failure.title} of at most {failure.at_most:g} (scores from {failure.cut:.4g} on)"
         )
+
+    @staticmethod
+    def of(calibration: umbrella.Calibration) -> "Decision":
+        """Return the decision that a calibration of one miss rate comes to."""
+        c = calibration
+        allowed = tuple(rank - 1 for rank in c.ranks)
+        term = RateRecord(
+            MissRate.__name__, c.max_miss_rate, c.confidence, c.cut, c.sites, c.held_out, c.missed, allowed
+        )
+        return Decision(c.cut, (term,), c.rounds, c.traffic.up, c.traffic.down)
 
     def to_json(self) -> Json:
         """Return the decision as JSON holds it; JSON has no infinite numbers, so these are texts."""

@@ -10,7 +10,7 @@ from foedus.app.experiment.build import RunSetup
 from foedus.app.experiment.file import Experiment, RunCase
 from foedus.app.experiment.folder import Folder, folder_of
 from foedus.app.experiment.screen import Screen
-from foedus.app.experiment.sources import cohort_of, sources_of
+from foedus.app.experiment.sources import cohort_of, partition_settings, sources_of
 from foedus.app.report import html
 from foedus.app.solve import solve
 from foedus.base.engine import return_memory
@@ -79,8 +79,9 @@ class Builder:
 
     def _prepare(self, case: RunCase) -> tuple[Cohort, Preprocessing, KeptOut]:
         parts = ("data", "partition", "has_partition", "preprocess")
+        division = sorted(partition_settings(case.settings).items())
         shares = figures.shares_of(case.settings)
-        key = repr([case.settings[part] for part in parts] + [build.loss_of(case.settings).kind, shares])
+        key = repr([case.settings[part] for part in parts] + [build.loss_of(case.settings).kind, shares, division])
         if key not in self.prepared_data:
             return_memory()  # what importing took
             cohort, kept_out = split_cohort(cohort_of(case.settings, self.folder), shares)

@@ -11,7 +11,7 @@ import numpy as np
 
 from foedus.base.files import Json
 from foedus.base.notebook import at_most
-from foedus.base.quantities import count, number, percent
+from foedus.base.quantities import count, number
 from foedus.certificate.measure import Row
 from foedus.certificate.private import BROKEN, KEPT, UNTOLD
 from foedus.problem.losses import class_of
@@ -226,27 +226,13 @@ def rates(run: Run) -> tuple[str, ...]:
     decision = run.decision
     if decision is None or decision.trouble is not None:
         return ()
-    promises = (_sentence(term.words) for term in decision.terms)
-    return (*promises, f"A row is called positive from {threshold(run)} on.")
+    return decision.sentences(log_odds=run.log_odds)
 
 
 def threshold(run: Run) -> str:
     """Return the threshold that was chosen: as a probability where scores are log-odds, else as a score."""
     assert run.decision is not None
-    cut = run.decision.cut
-    if not log_odds(run) or not math.isfinite(cut):
-        return f"the score {number(cut)}"
-    return f"a predicted probability of {percent(_probability(cut))} (the score {number(cut)})"
-
-
-def log_odds(run: Run) -> bool:
-    """Whether the model's scores are log-odds, so that they stand for probabilities."""
-    loss = run.settings.get("problem", {}).get("loss")
-    return isinstance(loss, Mapping) and bool(getattr(class_of(str(loss.get("name", ""))), "log_odds", False))
-
-
-def _probability(score: float) -> float:
-    return 1.0 / (1.0 + math.exp(-min(max(score, -700.0), 700.0)))
+    return run.decision.threshold(log_odds=run.log_odds)
 
 
 def counts_of_constraints(run: Run) -> tuple[str, ...]:
