@@ -304,6 +304,10 @@ def predict(
             show_default=False,
         ),
     ] = None,
+    keep: Annotated[
+        str | None,
+        typer.Option(help="Columns to carry into the predictions, separated by commas, as in --keep patient_id."),
+    ] = None,
     strict: Strict = False,
     separator: Separator = None,
     accept_uncertified: Accept = False,
@@ -313,7 +317,8 @@ def predict(
     from foedus.base.files import write_whole
 
     saved_model = _open_checked(model, accept_uncertified)
-    predictions = predict_rows(saved_model, table, separator, site=site, strict=strict)
+    columns = [] if keep is None else [name.strip() for name in keep.split(",")]
+    predictions = predict_rows(saved_model, table, separator, site=site, strict=strict, keep=columns)
     _print_notes(predictions.notes)
     if out is None:
         typer.echo(predictions.csv(), nl=False)

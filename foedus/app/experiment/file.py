@@ -317,9 +317,9 @@ def _read_several(value: object, place: str) -> object:
 
 
 def _read_algorithms(section: object) -> Json | Several:
-    """The algorithm, or several of which each makes a run."""
+    """The algorithm, or several of which each makes a run; "auto" where the file names none."""
     if section is None:
-        raise FoedusError('the section [algorithm] is missing; write [algorithm] and below it name = "ProxAL".')
+        section = "auto"
     if isinstance(section, str):
         section = {"name": section}
     sections = section if isinstance(section, list) else [section]

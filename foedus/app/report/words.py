@@ -106,17 +106,19 @@ def terms(run: Run) -> list[str]:
     for row in run.certificate.rows:
         place = row.site if row.site in ("server", "all sites") and row.site not in run.names else "site"
         groups.setdefault((row.constraint, row.kind, place), []).append(row)
-    sentences = []
+    sentences, exceptions = [], {constraint for _, constraint in run.certificate.left_out}
     for (constraint, kind, place), rows in groups.items():
         caps = sorted({row.cap for row in rows})
         place_words = {
             "server": "on the server's own data",
             "all sites": "on average over all sites",
-            "site": "at every site" if len(rows) > 1 else f"at {rows[0].site}",
+            "site": "at every other site" if (constraint in exceptions) else "at every site",
         }[place]
+        place_words = f"at {rows[0].site}" if place == "site" and len(rows) == 1 else place_words
         sentences.append(f"{constraint} {'equal to' if kind == '==' else 'at most'} {cap_words(caps)}, {place_words}")
     for row in run.certificate.counts:
         sentences.append(f"{row.constraint} {'equal to' if row.kind == '==' else 'at most'} its cap, at every site")
+    sentences += run.certificate.exceptions()
     return sentences + ([] if run.decision is None else [term.words for term in run.decision.terms])
 
 
@@ -168,15 +170,20 @@ def verdict(run: Run) -> Verdict:
     assert tightest is not None
     eps1, eps2 = certificate.eps1, certificate.eps2
     if certificate.holds():
-        promise = "In training every constraint holds at every site" + (
+        where = "site that it is about" if certificate.left_out else "site"
+        promise = f"In training every constraint holds at every {where}" + (
             "" if certificate.feasibility == 0 else f", to within {number(certificate.feasibility)}"
         )
         gap, footnotes = optimality(run)
         optimal = (
             f"It is optimal: no small change within the limits improves it by more than the tolerance, {number(eps1)}."
         )
+        exceptions = map(_sentence, certificate.exceptions())
         return Verdict(
-            "good", "Certified", (*rates(run), f"{promise}.", *_price(run), optimal, *gap), footnotes=footnotes
+            "good",
+            "Certified",
+            (*rates(run), f"{promise}.", *exceptions, *_price(run), optimal, *gap),
+            footnotes=footnotes,
         )
     if not certificate.feasibility <= eps2:
         violations = [row for row in certificate.rows if not row.violation <= eps2]
