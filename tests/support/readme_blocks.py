@@ -10,15 +10,19 @@ BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 ROUNDING = 1e-7  # residuals of a run to 1e-6 that are smaller than this depend on rounding
 
 
-NUMBER = re.compile(r"(\d+(?:\.\d+)?(?:e[+-]?\d+)?)( s\b)?")
+NUMBER = re.compile(r"(\d+(?:\.\d+)?(?:e[+-]?\d+)?)( m?s\b)?")
+
+
+def _place(number: re.Match[str]) -> str:
+    return "# s" if number[2] else "#"
 
 
 def same(shown: str, printed: str) -> None:
-    """The words and the figures agree to the digit; residuals, which rounding changes, to 2 %; seconds are any.
+    """The words and the figures agree to the digit; residuals, which rounding changes, to 2 %; times are any.
 
     A residual is a number with a negative exponent; one below 1e-7 need only be as small.
     """
-    assert NUMBER.sub("#", shown) == NUMBER.sub("#", printed)
+    assert NUMBER.sub(_place, shown) == NUMBER.sub(_place, printed)
     for said, found in zip(NUMBER.finditer(shown), NUMBER.finditer(printed), strict=True):
         expected, number = float(said[1]), float(found[1])
         if said[2]:
