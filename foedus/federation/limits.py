@@ -13,7 +13,7 @@ import numpy as np
 from foedus.base.files import Json
 from foedus.federation import layout
 from foedus.federation.policy import Policy
-from foedus.problem.terms import Terms
+from foedus.problem.terms import Data, Terms
 from foedus.protocol.algorithm import Algorithm
 from foedus.sums.masking import Masking
 from foedus.sums.questions import count_of

@@ -19,6 +19,7 @@ from foedus.base.pytrees import PyTree, Traffic
 from foedus.base.quantities import count, duration, size
 from foedus.certificate.measure import Certificate
 from foedus.privacy.ledger import Ledger
+from foedus.problem.losses import class_of
 from foedus.problem.weights import in_words
 
 if TYPE_CHECKING:
@@ -103,6 +104,12 @@ class Run:
         """The figures on held-out rows; where none were held out, those on the rows evaluated last; or None."""
         return self.evaluations.get("held-out rows") or next(reversed(self.evaluations.values()), None)
 
+    @property
+    def log_odds(self) -> bool:
+        """Whether the model's scores are log-odds, so that they stand for probabilities."""
+        loss = self.settings.get("problem", {}).get("loss")
+        return isinstance(loss, dict) and class_of(str(loss.get("name", ""))).log_odds
+
     def __str__(self) -> str:
         algorithm = self.settings["algorithm"]["name"]
         silent = self.certificate.silent
@@ -116,6 +123,8 @@ class Run:
         optimality = self.certificate.optimality(self.objective) if self.worst_case is None else None
         if optimality is not None:
             lines.insert(2, optimality)
+        if self.decision is not None:
+            lines += self.decision.sentences(log_odds=self.log_odds)
         if (weights := in_words(self.settings.get("problem", {}).get("weights"))) is not None:
             lines.append(f"the objective is {weights}")
         lines += [f"{name} was left out {why}" for name, why in self.left_out.items()]

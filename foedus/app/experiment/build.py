@@ -244,6 +244,8 @@ def constraints_of(
         if one["type"] in catalogue.rates():
             continue  # a term on a rate chooses a threshold after training, and takes no part in it
         offer = catalogue.find_offer(request.pop("type"), catalogue.constraints(), place)
+        if isinstance(limit := request.get("at_most"), Mapping):  # TOML has no null, so a file says "none"
+            request["at_most"] = {site: None if value == "none" else value for site, value in limit.items()}
         _check_limit(offer.name, request.get("at_most"), place)
         constraints.append(offer.build(request, place, {Mask: read, Loss: _loss, catalogue.Coefficients: row}))
     return constraints
