@@ -3,7 +3,7 @@
 import dataclasses
 import json
 import platform
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -129,17 +129,30 @@ class Run:
     def _repr_html_(self) -> str:
         return html_of(str(self))
 
-    def summary(self, problem: "Problem | None" = None, names: Sequence[str] | None = None) -> "CoefficientTable":
-        """Return the coefficients with standard errors from the Hessian at the answer; print the table to read it.
+    def summary(
+        self,
+        problem: "Problem | None" = None,
+        names: Sequence[str] | None = None,
+        *,
+        errors: str = "hessian",
+        clusters: "Mapping[str, Sequence[object]] | None" = None,
+    ) -> "CoefficientTable":
+        """Return the coefficients with standard errors, tests and figures of the fit; print the table to read it.
+
+        It is one question more to each client, of which the sum over clients is taken; two with HC2 and HC3.
 
         Args:
-            problem: the problem that was solved, with its data; not needed for a run of `foedus run`, which has the
-                table already, in units of the data.
+            problem: the problem that was solved, with its data; not needed for a run of `foedus run`, or over real
+                sites whose plan has a [summary]: these have the table already, in units of the data.
             names: what each number of the model belongs to.
+            errors: "hessian", if the model is right; "HC0", "HC1", "HC2" or "HC3", if the variance of a row may be
+                another; "cluster", if rows depend on each other.
+            clusters: for "cluster", by client, which cluster each of its rows is of.
 
         Returns:
-            The table: for each number its standard error, z, p and interval, and odds ratios with the logistic loss.
-            Where terms bind, the errors are those on the face on which they do.
+            The table: for each number its standard error, z or t, p and interval, and odds, rate or hazard ratios; and
+            log-likelihood, deviance, dispersion, AIC and BIC. Where terms bind, the errors are those on the face on
+            which they do.
 
         Example:
             >>> import foedus as fd, numpy as np
@@ -151,13 +164,22 @@ class Run:
             >>> round(dose.value, 2), round(dose.error, 3)
             (2.01, 0.013)
         """
-        from foedus.statistics.coefficients import coefficients
-
         if problem is not None:
-            return coefficients(problem, np.asarray(self.w), self.multipliers, names=names)
+            from foedus.statistics.coefficients import coefficients
+
+            w, secure = np.asarray(self.w), "secure" in self.settings
+            return coefficients(
+                problem, w, self.multipliers, names=names, errors=errors, clusters=clusters, secure=secure
+            )
         if self.coefficients is None:
             raise FoedusError(
-                "this run has no table of coefficients; give summary the problem, with its data: run.summary(problem)."
+                "this run has no table of coefficients; give summary the problem, with its data: "
+                "run.summary(problem), or write [summary] into the experiment file of a submitted run."
+            )
+        if errors not in ("hessian", self.coefficients.errors) or clusters is not None:
+            raise FoedusError(
+                f"the errors of this run's table are {self.coefficients.errors!r}; write errors = {errors!r} into "
+                "[summary] of the experiment file, or give summary the problem."
             )
         return self.coefficients
 
