@@ -13,6 +13,8 @@ from foedus.federation import layout
 from foedus.federation.policy import Policy, Refusal
 from foedus.problem.terms import Data, Terms
 from foedus.protocol.algorithm import Algorithm
+from foedus.statistics.sandwich import LEVERED, Sandwich
+from foedus.statistics.survival.stratified import halves
 from foedus.sums.masking import Masking
 from foedus.sums.questions import count_of
 
@@ -66,7 +68,7 @@ class Answers:
 
 def answers_of(
     algorithm: Algorithm, terms: Terms, shapes: layout.Shapes, masking: Masking | None, rounds: int, rows: int,
-    measured: int,
+    measured: int, errors: str | None = None,
 ) -> Answers:  # fmt: skip
     """Return what leaves in a run, from what is known before its rounds.
 
@@ -78,12 +80,17 @@ def answers_of(
         rounds: the most.
         rows: of the site.
         measured: how many models may be measured.
+        errors: how the standard errors are computed that are asked for at the end; None where they are not.
     """
     party = layout.party(shapes)
     numbers = max(map(count_of, layout.replies(algorithm, terms, layout.messages(algorithm, terms, None), party)))
     own = sum(int(np.prod([n for n in shape if n is not None])) * rows for shape in shapes.values() if None in shape)
     sites = 1 if masking is None else terms.clients
-    return Answers(rounds, numbers, count_of(layout.parts(terms, party)), measured, sites, own)
+    after = count_of(layout.parts(terms, party))
+    if errors is not None:
+        question = Sandwich(terms, np.zeros(terms.dim), np.zeros(terms.rows[2]), errors)
+        after += count_of(question.shape) + (halves(terms.dim) if errors in LEVERED else 0)
+    return Answers(rounds, numbers, after, measured, sites, own)
 
 
 def largest_leverage(X: np.ndarray) -> float:

@@ -182,7 +182,8 @@ class TableSession:
             )
         try:
             table = _bounded(self.source.table(self.roles), self.note)
-            for name in (self.roles.label, self.roles.group, *(self.roles.features or ()), *self.roles.categorical):
+            named = (self.roles.label, self.roles.group, self.roles.cluster)
+            for name in (*named, *(self.roles.features or ()), *self.roles.categorical):
                 if name is not None and name not in table.columns:
                     raise Refusal("data", f"it has no column {name!r}, which the experiment names")
             for name in valued_columns(self.roles):
@@ -406,7 +407,9 @@ class TableSession:
             self.evaluation = SiteEvaluation(
                 parts[0], parts[1], self.holdout, self.rows["held-out"], self.policy, len(rules.groups)
             )
-        return dict(zip(("x", "y", "group"), arrays, strict=False))
+        clusters = cohort.cluster(self.table)
+        named = dict(zip(("x", "y", "group"), arrays, strict=False))
+        return named | ({} if clusters is None else {"cluster": clusters})
 
     def kept_rows(self) -> Json:
         """Return how many rows are kept out for each term on a rate; nothing where only sums may be seen."""

@@ -196,6 +196,7 @@ class SiteSession:
             "total": self._total,
             measuring.MEASURE: partial(measuring.measure, self),
             measuring.PRODUCTS: partial(measuring.products, self),
+            measuring.Sandwich.kind: partial(measuring.errors, self),
             "evaluate": self._evaluate,
             "rate": self._rate,
             "end": self._end,
@@ -467,6 +468,7 @@ class SiteSession:
         self.run, self.algorithm, self.terms, self.local = header["run"], algorithm, terms, _local(fit.few_rounds)
         measured = self.folder / f"measured-{header['run']}.json"
         self.measurements = measuring.MeasuredModels(measured, _most_measured(header))
+        self.summary = header.get("summary")
         self.rounds = whole(header["max_rounds"], 1, MOST_ROUNDS, "max_rounds")
         self.uid, self.key = jnp.asarray(np.array(header["uid"], np.uint32)), self._own_key(header["run"])
         own = None if header["own"] is None else Data(layout.of_shapes(header["own"]))
@@ -686,7 +688,8 @@ def _answers_of(stated: Json, algorithm: Algorithm, terms: Terms, shapes: layout
     """Return what leaves in a run without noise, as its greeting states it."""
     all_shapes = shapes | {name: list(shape) for name, shape in stated["extra"].items()}
     masking = masking_of(algorithm, terms) if stated.get("secure") is True else None
-    return answers_of(algorithm, terms, all_shapes, masking, stated["max_rounds"], rows, _most_measured(stated))
+    most, rounds = _most_measured(stated), stated["max_rounds"]
+    return answers_of(algorithm, terms, all_shapes, masking, rounds, rows, most, stated.get("summary"))
 
 
 def _most_measured(stated: Json) -> int:

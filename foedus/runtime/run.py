@@ -59,7 +59,7 @@ class Run:
         worst_case: of a robust algorithm, the worst-case loss and the weights and moves that reach it.
         decision: where a term caps a miss rate or false alarms, the threshold on the score and what it rests on.
         evaluations: figures on rows that took no part in training, by the name of the rows.
-        coefficients: the model in units of the data with standard errors, where `foedus run` computed them.
+        coefficients: the model in units of the data with standard errors, of a run of an experiment file.
         classes: the labels of the negative and of the positive class, as in the arrays; empty for a regression.
         rules: how raw rows become numbers, where `foedus run` or `fd.data.prepare` prepared the data.
 
@@ -121,6 +121,8 @@ class Run:
             lines.append(str(self.certificate.private))
         if self.ledger is not None:
             lines.append(self.ledger.summary(measured=not silent))
+        if self.coefficients is not None and "summary" in self.settings:
+            lines.append(str(self.coefficients))
         lines += [str(evaluation) for evaluation in self.evaluations.values()]
         return "\n".join(lines)
 

@@ -11,6 +11,7 @@ from foedus.statistics.coefficients import CoefficientTable
 
 NAMES = ("age", "dose", "smoker", "(intercept)")
 EXACT = fd.InteriorPoint(eps1=1e-11)
+CLOSE = {"tol": 1e-13, "tol_criterion": "params", "maxiter": 200}
 F = sm.families
 FAMILIES = {
     "least_squares": (fd.losses.least_squares, F.Gaussian()),
@@ -54,7 +55,7 @@ def fitted(loss: str, seed: int):
     sites, X, y, wards = cohort(loss, seed)
     problem = fd.Problem(sites, loss=FAMILIES[loss][0], weights="rows")
     run = fd.solve(problem, EXACT)
-    pooled = sm.GLM(y, X, family=FAMILIES[loss][1]).fit(tol=1e-13, maxiter=200)
+    pooled = sm.GLM(y, X, family=FAMILIES[loss][1]).fit(**CLOSE)
     return problem, run, pooled, wards
 
 
@@ -85,7 +86,7 @@ def check_one(loss: str, seed: int) -> None:
         ("HC0", {"cov_type": "HC0"}),
         ("cluster", {"cov_type": "cluster", "cov_kwds": {"groups": groups}}),
     ):
-        again = pooled.model.fit(tol=1e-13, maxiter=200, **theirs)
+        again = pooled.model.fit(**CLOSE, **theirs)
         own = run.summary(problem, NAMES, errors=errors, clusters=wards if errors == "cluster" else None)
         close([row.error for row in own.rows], again.bse)
     X = pooled.model.exog
@@ -133,7 +134,7 @@ def test_nested_models_are_tested_in_three_ways(loss):
     none = fd.constraints.Linear(np.eye(4)[1:3], np.zeros(2), "==")
     held = fd.Problem(sites, loss=FAMILIES[loss][0], weights="rows", constraints=[none])
     under = fd.solve(held, fd.InteriorPoint(eps1=1e-10, eps2=1e-12)).summary(held, NAMES)
-    small = sm.GLM(y, X[:, [0, 3]], family=FAMILIES[loss][1]).fit(tol=1e-13)
+    small = sm.GLM(y, X[:, [0, 3]], family=FAMILIES[loss][1]).fit(**CLOSE)
     close([under["age"].error, under["(intercept)"].error], small.bse, tolerance=1e-6)
     assert np.isnan(under["dose"].error)
     assert "with the binding constraints taken as given" in str(under)

@@ -20,6 +20,7 @@ from foedus.data.loaders import OPENML, SETS
 from foedus.data.partition import PARTITIONERS
 from foedus.data.preprocess import SCALES
 from foedus.data.sites import RULES
+from foedus.statistics.sandwich import ERRORS
 
 
 @dataclass(frozen=True)
@@ -129,6 +130,12 @@ RUN = {
     ),
     "secure": Key("flag", "whether the server sees sums over sites alone (masked sums)", False),
 }
+SUMMARY = {
+    "errors": Key(
+        "text", "how standard errors are computed: 'hessian' if the model is right, the others if not", None, ERRORS
+    ),
+    "cluster": Key("text", "the column that says which rows of a site belong together, for errors = 'cluster'"),
+}
 SECTIONS: dict[str, dict[str, Key]] = {
     "data": DATA,
     "partition": PARTITION,
@@ -137,6 +144,7 @@ SECTIONS: dict[str, dict[str, Key]] = {
     "participation": PARTICIPATION,
     "run": RUN,
     "evaluate": EVALUATE,
+    "summary": SUMMARY,
 }
 OPEN = ("algorithm", "constraints", "privacy")  # sections whose keys come from the package
 
@@ -226,6 +234,8 @@ def _read_settings(raw: Json, elsewhere: bool) -> Settings:
     if "data" not in raw:
         raise FoedusError("the section [data] is missing; it says where the sites' rows are.")
     settings["has_partition"] = "partition" in raw
+    if "summary" in raw and settings["summary"]["errors"] is None:
+        settings["summary"]["errors"] = "hessian" if settings["summary"]["cluster"] is None else "cluster"
     settings["algorithm"] = _read_algorithms(raw.get("algorithm"))
     settings["constraints"] = _read_constraints(raw.get("constraints", []))
     settings["privacy"] = _read_privacy(raw.get("privacy"))
@@ -404,6 +414,11 @@ def _check_data(settings: Settings, elsewhere: bool) -> None:
     if data["site"] is None and data["files"] is None and not settings["has_partition"]:
         raise FoedusError(
             f"[data] {sources[0]} is one table: say which column is the site, or deal it out by [partition]."
+        )
+    errors, cluster = settings["summary"]["errors"], settings["summary"]["cluster"]
+    if (errors == "cluster") != (cluster is not None):
+        raise FoedusError(
+            "[summary]: errors = 'cluster' and cluster, the column that says which rows belong together, go together."
         )
     for both in ("label", "group", "site"):
         if data[both] is not None and data[both] in data["drop"]:

@@ -124,6 +124,11 @@ class Plan:
         return build.counts_rows(self.settings)
 
     @property
+    def summary(self) -> str | None:
+        """How the standard errors are computed that the sites are asked for at the end; None where they are not."""
+        return self.settings["summary"]["errors"]
+
+    @property
     def secure(self) -> bool:
         """Whether the server sees masked sums alone."""
         return build.secure_of(self.settings)
@@ -202,4 +207,4 @@ class Plan:
             fit.problem, fit.algorithm, w0, run=run, sites=sites, seed=int(self.settings["seed"]),
             max_rounds=self.max_rounds, participation=setup.participation, secure=self.secure,
         )  # fmt: skip
-        return replace(order, holdout=self.holdout.to_json(), groups=rules.groups)
+        return replace(order, holdout=self.holdout.to_json(), groups=rules.groups, summary=self.summary)
