@@ -69,6 +69,11 @@ class RunPlan(Protocol):
         ...
 
     @property
+    def summary(self) -> str | None:
+        """How the standard errors are computed that the sites are asked for at the end; None where they are not."""
+        ...
+
+    @property
     def secure(self) -> bool:
         """Whether the server sees masked sums alone."""
         ...
@@ -132,6 +137,7 @@ class Request(Generic[PlanT]):
             "secure": plan.secure,
             "verify": plan.verified(count),
             "holdout": plan.holdout.to_json(),
+            "summary": plan.summary,
             "problem": plan.problem,
         }
 
@@ -153,6 +159,7 @@ def joins_of(order: Order) -> dict[str, tuple[Json, PyTree]]:
     own = None if order.own is None else layout.schema(order.own)
     common: Json = {"algorithm": spec.encode(order.algorithm), "terms": spec.encode(order.terms)}
     common |= {"max_rounds": order.max_rounds, "seed": order.seed, "own": own}
+    common |= {} if order.summary is None else {"summary": order.summary}
     common |= {"secure": True, "parties": list(order.sites)} if order.secure else {}
     if order.verified:
         common |= {"verify": True, "names": list(order.names)}

@@ -201,7 +201,8 @@ class TableSession:
             )
         try:
             table = _bounded(self.source.table(self.roles), self.note)
-            for name in (self.roles.label, self.roles.group, *(self.roles.features or ()), *self.roles.categorical):
+            named = (self.roles.label, self.roles.group, self.roles.cluster)
+            for name in (*named, *(self.roles.features or ()), *self.roles.categorical):
                 if name is not None and name not in table.columns:
                     raise Refusal("data", f"it has no column {name!r}, which the experiment names")
             for name in valued_columns(self.roles):
@@ -437,7 +438,9 @@ class TableSession:
     def arrays(self, rules: Preprocessing) -> dict[str, np.ndarray]:
         """Return the arrays of the rows that train, by these rules."""
         table = self.table if self.is_private else self._known()
-        return dict(zip(("x", "y", "group"), self._numbers(rules, table), strict=False))
+        clusters = cohort_of(rules, self.roles).cluster(table)
+        named = dict(zip(("x", "y", "group"), self._numbers(rules, table), strict=False))
+        return named | ({} if clusters is None else {"cluster": clusters})
 
     def _numbers(self, rules: Preprocessing, table: Table) -> Sequence[np.ndarray]:
         # rows that the agreed rule leaves out are gone; the message's own rule could only refuse for what is in a row

@@ -21,6 +21,7 @@ from foedus.data.loaders import OPENML, SETS
 from foedus.data.partition import PARTITIONERS
 from foedus.data.preprocess import SCALES
 from foedus.data.sites import RULES
+from foedus.statistics.sandwich import ERRORS
 
 
 @dataclass(frozen=True)
@@ -130,6 +131,12 @@ RUN = {
     ),
     "secure": Key("flag", "whether the server sees sums over sites alone (masked sums)", False),
 }
+SUMMARY = {
+    "errors": Key(
+        "text", "how standard errors are computed: 'hessian' if the model is right, the others if not", None, ERRORS
+    ),
+    "cluster": Key("text", "the column that says which rows of a site belong together, for errors = 'cluster'"),
+}
 SECTIONS: dict[str, dict[str, Key]] = {
     "data": DATA,
     "partition": PARTITION,
@@ -138,6 +145,7 @@ SECTIONS: dict[str, dict[str, Key]] = {
     "participation": PARTICIPATION,
     "run": RUN,
     "evaluate": EVALUATE,
+    "summary": SUMMARY,
 }
 OPEN = ("algorithm", "constraints", "privacy")  # sections whose keys come from the package
 
@@ -228,6 +236,8 @@ def _read_settings(raw: Json, elsewhere: bool) -> Settings:
     if "data" not in raw:
         raise FoedusError("the section [data] is missing; it says where the sites' rows are.")
     settings["has_partition"] = "partition" in raw
+    if "summary" in raw and settings["summary"]["errors"] is None:
+        settings["summary"]["errors"] = "hessian" if settings["summary"]["cluster"] is None else "cluster"
     settings["algorithm"] = _read_algorithms(raw.get("algorithm"))
     settings["constraints"] = _read_constraints(raw.get("constraints", []))
     settings["privacy"] = _read_privacy(raw.get("privacy"))
@@ -420,6 +430,11 @@ def _check_data(settings: Settings, elsewhere: bool) -> None:
         repeated = [name for place, name in enumerate(data[key] or ()) if name in data[key][:place]]
         if repeated:
             raise FoedusError(f"[data] {key} names {repeated[0]!r} twice; name each column once.")
+    errors, cluster = settings["summary"]["errors"], settings["summary"]["cluster"]
+    if (errors == "cluster") != (cluster is not None):
+        raise FoedusError(
+            "[summary]: errors = 'cluster' and cluster, the column that says which rows belong together, go together."
+        )
     for both in ("label", "group", "site"):
         if data[both] is not None and data[both] in data["drop"]:
             raise FoedusError(f"[data] drop: {data[both]!r} is the {both} and cannot be left out.")

@@ -126,6 +126,11 @@ class Plan:
         return build.counts_rows(self.settings)
 
     @property
+    def summary(self) -> str | None:
+        """How the standard errors are computed that the sites are asked for at the end; None where they are not."""
+        return self.settings["summary"]["errors"]
+
+    @property
     def secure(self) -> bool:
         """Whether the server sees masked sums alone."""
         return build.secure_of(self.settings)
@@ -209,4 +214,4 @@ class Plan:
             fit.problem, fit.algorithm, w0, run=run, sites=sites, seed=int(self.settings["seed"]),
             max_rounds=self.max_rounds, participation=setup.participation, secure=self.secure,
         )  # fmt: skip
-        return replace(order, holdout=self.holdout.to_json(), groups=rules.groups, verify=self._verify)
+        return replace(order, holdout=self.holdout.to_json(), groups=rules.groups, verify=self._verify, summary=self.summary)

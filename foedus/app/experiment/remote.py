@@ -7,6 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import numpy as np
+
 from foedus.app.experiment import build, figures
 from foedus.app.experiment.execute import ExperimentOutcome, description_of, finish
 from foedus.app.experiment.file import Experiment
@@ -33,6 +35,7 @@ from foedus.privacy.releasing import noise_of
 from foedus.protocol.algorithm import name_of
 from foedus.runtime import spine
 from foedus.runtime.run import Run
+from foedus.statistics.coefficients import table_of
 from foedus.statistics.evaluate import Evaluation
 from foedus.statistics.rates import Decision
 
@@ -232,5 +235,12 @@ def run_of(plan: Plan, rules: Preprocessing, result: Result, request: Request) -
         evaluation = Evaluation.from_json(result.evaluation)
         run.evaluations[evaluation.source] = evaluation
         run.ledger = figures.with_figures(run.ledger, order.terms, evaluation.noise)
+    if result.errors is not None and plan.summary is not None:
+        nu = end.multipliers.get("coupled", np.zeros(order.terms.rows[2]))
+        run.coefficients = table_of(
+            order.terms, result.errors, np.asarray(end.w), nu, names=rules.names, units=figures.units_of(rules),
+            errors=plan.summary,
+        )  # fmt: skip
+        run.settings["summary"] = plan.summary
     run.decision = None if result.decision is None else Decision.from_json(result.decision)
     return run
