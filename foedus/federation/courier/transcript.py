@@ -19,6 +19,7 @@ import numpy as np
 
 from foedus.base.files import Json
 from foedus.data.preprocess import Preprocessing
+from foedus.data.sites import Sketch
 from foedus.federation import packing
 from foedus.federation.order import Order
 from foedus.runtime.run import versions
@@ -41,9 +42,11 @@ class Foresight:
 
     Args:
         rates: the names of the terms on rates.
+        sketch: what the sites' columns hold, as far as the plan says.
     """
 
     rates: tuple[str, ...] = ()
+    sketch: Sketch | None = None
     order: Order | None = None
     rules: Preprocessing | None = None
 
@@ -65,6 +68,8 @@ class Foresight:
         ask = header["ask"]
         if ask in NOTED:
             return {"kept": []}, b""
+        if ask == "columns" and self.sketch is not None:
+            return {"versions": dict(versions()), "sketch": self.sketch.to_json()}, b""
         if ask == "prepare":
             return {"kept": dict.fromkeys(self.rates, ENOUGH)}, b""
         if ask == "hello" and self.rules is not None:
