@@ -60,11 +60,11 @@ def plan(
     from foedus.app.experiment.courier import make_plan, plan_lines
 
     names = tuple(name.strip() for name in sites.split(",") if name.strip())
-    made = make_plan(experiment, names, out, None if keys is None else keys / "coordinator" / "keys")
-    for line in plan_lines(made):
+    new = make_plan(experiment, names, out, None if keys is None else keys / "coordinator" / "keys")
+    for line in plan_lines(new):
         typer.echo(line)
     typer.echo(f"Give each site the folder {out / 'site-NAME'}, and {out / 'plan.json'} to read.")
-    typer.echo(f"Fingerprint of the project: {made.keys.fingerprint}. Read it to each site by telephone.")
+    typer.echo(f"Fingerprint of the project: {new.keys.fingerprint}. Read it to each site by telephone.")
     typer.echo(f"When files have come back into these folders: foedus courier next {out}")
 
 
@@ -88,15 +88,15 @@ def next_(
     from foedus.app.experiment.courier import RESULT, go_on
 
     screen = screen_for(quiet, False)
-    trusted = dict(_fingerprint_of(one) for one in trust or ())
+    fingerprints = dict(_fingerprint_of(one) for one in trust or ())
     silent = [name.strip() for name in without.split(",") if name.strip()]
-    progress, run = go_on(plan, screen, trusted, silent, also or ())
+    progress, run = go_on(plan, screen, fingerprints, silent, also or ())
     if progress.strangers and sys.stdin.isatty():
         for site, fingerprint in progress.strangers.items():
             screen.say(f"{site} has made a key with the fingerprint {fingerprint}.")
             if typer.confirm("Has the site read the same to you?", default=False):
-                trusted[site] = fingerprint
-        progress, run = go_on(plan, screen, trusted, silent, also or ())
+                fingerprints[site] = fingerprint
+        progress, run = go_on(plan, screen, fingerprints, silent, also or ())
     for line in dict.fromkeys(progress.lines):
         screen.say(line)
     for site, fingerprint in progress.strangers.items():
@@ -169,9 +169,9 @@ def answer(
     preview = one.preview(inbox.question)
     for line in lines(preview):
         typer.echo(line)
-    shown = page or place / "leaving.html"
-    write_whole(shown, page_of(preview).encode(), private=True)
-    typer.echo(f"The same as a page, for you alone: {shown}")
+    sheet = page or place / "leaving.html"
+    write_whole(sheet, page_of(preview).encode(), private=True)
+    typer.echo(f"The same as a page, for you alone: {sheet}")
     if preview.failures:
         raise FoedusError(f"nothing was written: {'; '.join(preview.failures)}; {place / LOG} says why.")
     what = "Write the file that tells the coordinator so?" if preview.refusals else "Write the file that lets it leave?"
@@ -248,21 +248,21 @@ def watch(
             f'the policy in {place / "local" / "foedus.toml"} says approve = "ask", so a person answers: '
             f"foedus courier answer {files}"
         )
-    said: set[str] = set()
+    history: set[str] = set()
     while True:
-        _answer_all(one, files, site, said)
+        _answer_all(one, files, site, history)
         if once:
             return
         time.sleep(every)
 
 
-def _answer_all(one: "CourierSite", files: Path, site: str | None, said: set[str]) -> None:
+def _answer_all(one: "CourierSite", files: Path, site: str | None, history: set[str]) -> None:
     """Answer what has come, and say each sentence once."""
 
     def say(lines: Iterable[str]) -> None:
         for line in lines:
-            if line not in said:
-                said.add(line)
+            if line not in history:
+                history.add(line)
                 typer.echo(line)
 
     while True:

@@ -74,16 +74,16 @@ def exchanges_of(request: Request[Plan]) -> Exchanges:
     sums = 1 + squares + plan.counts_rows
     decisions = len(plan.holdout.rates) * (umbrella.MOST_PROPOSALS + 1)
     if not plan.secure:
-        named = sums > 0 and plan.sketch is not None  # then the first sums are asked for with the plan itself
-        return Exchanges(1 + sums - named, plan.max_rounds, 1 + decisions)
+        with_plan = sums > 0 and plan.sketch is not None  # then the first sums are asked for with the plan itself
+        return Exchanges(1 + sums - with_plan, plan.max_rounds, 1 + decisions)
     # a table's keys need an exchange and their roster travels with the first vectors; the keys of the rounds travel
     # with the total of the last sum, and their roster with the first vectors
     verified = plan.verified(count_of_sites)
     values = bool(plan.roles.classification or plan.roles.group)
     before = 1 + 1 + PASSES * (sums + values) + 1
     is_private = sound_noise(plan.algorithm(count_of_sites)) is not None
-    asked = (not is_private) + plan.holdout.evaluates
-    return Exchanges(before, plan.max_rounds, PASSES * (asked + decisions) + verified, PASSES)
+    questions = (not is_private) + plan.holdout.evaluates
+    return Exchanges(before, plan.max_rounds, PASSES * (questions + decisions) + verified, PASSES)
 
 
 def words_of(request: Request[Plan], title: str) -> Json:
@@ -123,11 +123,11 @@ def make_plan(path: Path, sites: tuple[str, ...], folder: Path, keys: Path | Non
         raise FoedusError(f"{path}: {error}") from None
     name = re.sub(r"[^A-Za-z0-9]+", "-", experiment.name).strip("-")[:40] or "run"
     request = Request(f"{name}-{uuid.uuid4().hex[:6]}", sites, plan)
-    made = CourierPlan.make(
+    plan_folder = CourierPlan.make(
         request, folder, _patience(path, case.settings), plan.modules(), words_of(request, experiment.name), keys
     )
-    write_whole(made.private / EXPERIMENT, path.read_bytes(), private=True)
-    return made
+    write_whole(plan_folder.private / EXPERIMENT, path.read_bytes(), private=True)
+    return plan_folder
 
 
 def _patience(path: Path, settings: Mapping[str, Any]) -> Json:
@@ -162,15 +162,15 @@ def _finished(plan: CourierPlan, progress: Progress, screen: Screen) -> Run:
     if folder.path.is_dir() and folder.state() == "finished":
         return folder.run()
     assert result.rules is not None
-    named = Experiment(plan.folder / EXPERIMENT, str(plan.settings["words"]["title"]), folder.path, experiment.cases)
-    folder.begin(named, case, dict.fromkeys(plan.sites), {})
+    record = Experiment(plan.folder / EXPERIMENT, str(plan.settings["words"]["title"]), folder.path, experiment.cases)
+    folder.begin(record, case, dict.fromkeys(plan.sites), {})
     rules = Preprocessing.from_json(result.rules)
     run = run_of(request.plan, rules, result, request)
     setup = request.plan.setup(cohort_of(rules, request.plan.roles), rules, request.sites)
     run.ledger = setup.with_preparation(run.ledger)
     folder.write_preparation(rules)
-    about = description_of(f"foedus courier next {plan.folder}", named.name, setup)
-    finish(folder, run, named.name, about, screen)
+    about = description_of(f"foedus courier next {plan.folder}", record.name, setup)
+    finish(folder, run, record.name, about, screen)
     return run
 
 

@@ -12,7 +12,7 @@ from foedus.base.quantities import count, number, size
 from foedus.federation import packing
 from foedus.federation.courier.file import CourierFile, arrays_of
 from foedus.federation.courier.keys import signer_of
-from foedus.federation.courier.site import Leaving, Preview
+from foedus.federation.courier.site import NOT_FIGURES, Leaving, Preview
 
 SHOWN = 8  # numbers of an array in the words; the page shows more
 ON_PAGE = 200
@@ -36,9 +36,8 @@ SAYS = {
     "evaluate": "sums and histograms over its held-out rows",
     "rate": "how many held-out rows a threshold gets wrong",
 }
-WORDS_OF_THE_PROTOCOL = ("answers", "versions", "schema", "releases")
 IN_FULL = "Stated in full"  # how the line of a statement begins that is for the page alone
-OF_THE_FILE = ("run", "site", "ask")  # parts of a message's header that the file has said
+OF_THE_FILE = ("run", "site", "ask")  # parts of a message's header that the file has text
 
 
 def title_of(preview: Preview) -> str:
@@ -51,7 +50,7 @@ def figures_in(header: dict, name: str = "") -> Iterator[tuple[str, str]]:
     """Return what the header of an answer tells, each with its name; not the words of the protocol."""
     for key, value in header.items():
         path = f"{name}.{key}" if name else str(key)
-        if value is None or (not name and key in WORDS_OF_THE_PROTOCOL):
+        if value is None or (not name and key in NOT_FIGURES):
             continue
         if isinstance(value, dict):
             yield from figures_in(value, path)
@@ -75,8 +74,8 @@ def how(one: Leaving) -> str:
 
 def _numbers(array: np.ndarray, most: int) -> str:
     flat = np.ravel(array)
-    shown = ", ".join(number(float(value)) for value in itertools.islice(flat, most))
-    return shown + (f", and {number(flat.size - most)} more" if flat.size > most else "")
+    first = ", ".join(number(float(value)) for value in itertools.islice(flat, most))
+    return first + (f", and {number(flat.size - most)} more" if flat.size > most else "")
 
 
 def _shape(array: np.ndarray) -> str:
@@ -85,22 +84,22 @@ def _shape(array: np.ndarray) -> str:
 
 def lines(preview: Preview) -> list[str]:
     """Return what would leave, line by line."""
-    said = [line for line in preview.statement if not line.startswith(IN_FULL)]
-    said += [f"{title_of(preview)}: {size(preview.size)} would leave."]
+    text = [line for line in preview.statement if not line.startswith(IN_FULL)]
+    text += [f"{title_of(preview)}: {size(preview.size)} would leave."]
     for one in preview.leaving:
         rows = f" about {count(one.rows, 'row')}" if one.rows is not None and one.count else ""
-        said.append(f"- {one.ask}: {SAYS.get(one.ask, 'an answer')}; {count(one.count, 'number')}{rows}, {how(one)}.")
-        said += [f"    {name}: {value}" for name, value in figures_in(one.header)]
-        said += [
+        text.append(f"- {one.ask}: {SAYS.get(one.ask, 'an answer')}; {count(one.count, 'number')}{rows}, {how(one)}.")
+        text += [f"    {name}: {value}" for name, value in figures_in(one.header)]
+        text += [
             f"    {name} ({_shape(array)}): {_numbers(array, SHOWN)}"
             for name, array in zip(one.names, one.arrays, strict=True)
         ]
-        said += [f"    {release.what}: {release.kind} noise" for release in one.releases]
+        text += [f"    {release.what}: {release.kind} noise" for release in one.releases]
     if any(one.releases for one in preview.leaving):
-        said.append("Noise is drawn anew when the file is written, so the noisy numbers will be others.")
-    said += [f"It refuses {refusal}." for refusal in preview.refusals]
-    said += [f"It cannot answer: {failure}." for failure in preview.failures]
-    return [*said, privacy(preview)]
+        text.append("Noise is drawn anew when the file is written, so the noisy numbers will be others.")
+    text += [f"It refuses {refusal}." for refusal in preview.refusals]
+    text += [f"It cannot answer: {failure}." for failure in preview.failures]
+    return [*text, privacy(preview)]
 
 
 def privacy(preview: Preview) -> str:
@@ -160,31 +159,31 @@ def page(preview: Preview) -> str:
 
 
 def _numbers_of(one: Leaving) -> Markup:
-    shown = [Line(name, [Cell("1"), Cell(value)]) for name, value in figures_in(one.header)]
-    shown += [
+    rows = [Line(name, [Cell("1"), Cell(value)]) for name, value in figures_in(one.header)]
+    rows += [
         Line(name, [Cell(_shape(array)), Cell(_numbers(array, ON_PAGE))])
         for name, array in zip(one.names, one.arrays, strict=True)
     ]
     note = "Noise is drawn anew when the file is written." if one.releases else ""
     heads = [Column("Name", ""), *columns("Shape", "Numbers", kind="t")]
-    return table(heads, shown, "") + piece("note", note)
+    return table(heads, rows, "") + piece("note", note)
 
 
 def file_lines(one: CourierFile) -> list[str]:
     """Return what is in a file, whoever has sent it, for `foedus courier show`."""
-    said = [
+    text = [
         f"{one.kind} of exchange {one.exchange}, run {one.run}, from {one.sender} to {one.to}.",
         f"Size: {size(len(one.content))}.",
         f"Plan: {one.plan}.",
         f"Signed by {signer_of(one)}.",
     ]
-    said += [f"Answers the file {one.answers}."] if one.answers else []
-    said += [f"It says: {one.more['words']}."] if "words" in one.more else []
+    text += [f"Answers the file {one.answers}."] if one.answers else []
+    text += [f"It says: {one.more['words']}."] if "words" in one.more else []
     for message in one.messages:
         header, payload = packing.unseal(message.content)
-        said.append(f"- {header.get('ask')}: {size(len(payload))} in arrays.")
-        said += [f"    {name}: {value}" for name, value in figures_in(header) if name not in OF_THE_FILE]
+        text.append(f"- {header.get('ask')}: {size(len(payload))} in arrays.")
+        text += [f"    {name}: {value}" for name, value in figures_in(header) if name not in OF_THE_FILE]
         for array, values in zip(message.arrays, arrays_of(message), strict=True):
             numbers = _numbers(values, SHOWN) if array["dtype"] != "|u1" else "under masks, or bytes of the protocol"
-            said.append(f"    {array['name']} ({_shape(values)}, {array['dtype']}): {numbers}")
-    return said
+            text.append(f"    {array['name']} ({_shape(values)}, {array['dtype']}): {numbers}")
+    return text

@@ -59,6 +59,7 @@ if TYPE_CHECKING:
 KEY, NAME, CERTIFICATE, ROOT_FILE = "startup/client.key", "courier/site.json", "site.crt", "root.pem"
 OVER = "over.foedus"  # the file that said that a run is over
 HERE_ALONE = ("failed", "lost", "ledger")  # codes of refusals that concern nobody but the site
+NOT_FIGURES = ("versions", "schema", "releases", "answers")  # parts of a reply's header that are about no row
 STATES_THE_RUN = ("columns", "hello")
 
 
@@ -490,7 +491,7 @@ def _arrays_of(payload: bytes, out: Outgoing | None) -> tuple[Json, ...]:
 def _numbers_in(value: object) -> int:
     """How many figures of the data a header holds; whether a number is one is not for it to say, so all count."""
     if isinstance(value, dict):
-        return sum(_numbers_in(part) for name, part in value.items() if name not in ("versions", "schema"))
+        return sum(_numbers_in(part) for name, part in value.items() if name not in NOT_FIGURES)
     if isinstance(value, list | tuple):
         return sum(map(_numbers_in, value))
-    return int(isinstance(value, float))
+    return int(isinstance(value, int | float) and not isinstance(value, bool))
