@@ -250,7 +250,7 @@ class MessageLog:
             "round": _word(header.get("round")),
             "bytes": size,
             "code": code,
-        } | ({"why": one_line(why)} if why else {})
+        } | ({"why": one_line(why, 500)} if why else {})
         with open(self.path, "a", encoding="utf-8", opener=_private) as file:
             file.write(json.dumps(line) + "\n")
 

@@ -463,7 +463,7 @@ def test_the_example_ends_in_a_certificate(foedus: Command):
     Path("hospital.toml").write_text((ROOT / "examples/hospital.toml").read_text())
     result = foedus("run", "hospital.toml")
     assert result.status == 0, result.err
-    assert "certified (1e-06, 1e-06)" in result.out
+    assert "certified (1e-6, 1e-6)" in result.out
     rows = fd.load("runs/hospital").certificate.rows
     assert {row.constraint for row in rows} == {"loss on label yes"}
     assert {row.site for row in rows} == {"city", "lakeside", "st-mary", "valley"}

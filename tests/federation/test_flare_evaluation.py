@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from evaluated_wards import HELD, Attack, simulated
 from plans import holding_out
-from wards import FREE, QUICK, STUDY, Ward
+from wards import FREE, QUICK, STUDY, Ward, rules_from_sums
 
 from foedus.app.experiment import build
 from foedus.data.holdout import split_cohort
@@ -33,7 +33,7 @@ def test_the_figures_are_those_of_a_simulation(tmp_path):
     assert figures.total == sum(round(0.3 * 60) for _ in ward.names)
     trained = split_cohort(ward.cohort, ward.shares)[0]
     assert result.rules is not None
-    rules = build.rules_of(ward.case.settings, trained)
+    rules = rules_from_sums(ward, trained)
     assert Preprocessing.from_json(result.rules) == rules  # held-out rows set no scale
 
 

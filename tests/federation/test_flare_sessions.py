@@ -345,7 +345,7 @@ def test_after_a_full_disk_a_run_goes_on_from_the_checkpoint_before_it(tmp_path,
 def test_what_a_site_cannot_put_on_record_it_does_not_send(tmp_path, monkeypatch):
     hall = Hall(tmp_path, five(), fd.FedAvg(), max_rounds=2)
 
-    def full(self, asked, code, size):
+    def full(self, *line):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(MessageLog, "add", full)
