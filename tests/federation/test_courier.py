@@ -4,6 +4,7 @@ import json
 import os
 import zlib
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -89,8 +90,9 @@ def test_the_iterates_are_the_simulators(tmp_path, name, draws_of_the_simulator)
     assert name_of(case.algorithm) == name
 
 
-@pytest.mark.parametrize("participation", [fd.Fraction(0.6, dropout=0.2)])
-def test_a_site_that_is_not_drawn_is_not_asked(tmp_path, participation):
+@pytest.mark.slow
+def test_a_site_that_is_not_drawn_is_not_asked(tmp_path):
+    participation = fd.Fraction(0.6, dropout=0.2)
     run = fd.solve(five(), fd.FedAvg(k0=2), max_rounds=4, participation=participation)
     hall = CourierHall.of(tmp_path, five(), fd.FedAvg(k0=2), max_rounds=4, participation=participation)
     agree(run, hall.play())
@@ -125,6 +127,7 @@ def test_a_certified_model_under_a_cap_takes_at_most_twelve_exchanges_and_says_s
     assert max(len(one.content) for one in carried(ward)) < 5000
 
 
+@pytest.mark.slow
 def test_a_model_without_terms_takes_at_most_nine_exchanges(tmp_path):
     ward = CourierWard(tmp_path, NAMED.replace("max_rounds = 10", "max_rounds = 7"), fifth=True)
     assert exchanges_of(ward.plan.work).most == 9
@@ -153,9 +156,15 @@ def test_files_of_thirty_columns_have_at_most_a_hundred_kilobytes(tmp_path):
 # --- masks, and noise ---
 
 
-def test_a_private_masked_model_by_courier_spends_what_was_stated_at_every_site(tmp_path):
+NOISY = CENTRAL.replace('"PrivateNewton"', '"FedAvg"\nk0 = 1').replace("secure = true", "secure = true\nmax_rounds = 2")
+
+
+@pytest.mark.parametrize(
+    "text", [NOISY, pytest.param(CENTRAL, marks=pytest.mark.slow)], ids=["FedAvg", "PrivateNewton"]
+)
+def test_a_private_masked_model_by_courier_spends_what_was_stated_at_every_site(tmp_path, text):
     policy = {"privacy": True, "max_epsilon_total": 30.5, "max_delta": 1e-5, "secure_min": 3}
-    ward = CourierWard(tmp_path, CENTRAL, policy)
+    ward = CourierWard(tmp_path, text, policy)
     ward.restarts = ("city",)  # whose answers each come from a new process: keys and noise survive on the disk
     result = ward.play()
     assert np.all(np.isfinite(result.conclusion.w))
@@ -173,14 +182,10 @@ def test_a_private_masked_model_by_courier_spends_what_was_stated_at_every_site(
 # --- one file format ---
 
 
-def test_a_file_can_be_read_without_foedus(tmp_path):
+def test_a_file_can_be_read_without_foedus():
     """As docs/howto/courier.md says: with the standard library and NumPy."""
-    hall = CourierHall.of(tmp_path, five(), fd.FedAvg(k0=1), max_rounds=1)
-    hall.play()
-    answer = hall.plan.answer(2, "site-1")
-    assert answer is not None
-    path = hall.plan.place("site-1") / answer.name
-    name, signature, body = path.read_bytes().split(b"\n", 2)
+    answer = undisturbed().answer
+    name, signature, body = answer.content.split(b"\n", 2)
     raw = zlib.decompress(body)
     size = int.from_bytes(raw[:4], "little")
     header = json.loads(raw[4 : 4 + size])
@@ -341,24 +346,33 @@ STEPS = st.lists(
 )
 
 
+@dataclass(frozen=True)
+class Undisturbed:
+    """A run without a fault: its model, and two of its files."""
+
+    w: np.ndarray
+    question: CourierFile
+    answer: CourierFile
+
+
 @cache
-def undisturbed() -> tuple[np.ndarray, bytes]:
-    """The model of the same run without a fault, and a file of another project."""
+def undisturbed() -> Undisturbed:
     with TemporaryDirectory() as folder:
         hall = CourierHall.of(Path(folder), five(), fd.FedAvg(k0=2), max_rounds=2)
-        w = hall.play().conclusion.w
-        return w, hall.plan.question(1, "site-1").content
+        result, answer = hall.play(), hall.plan.answer(2, "site-1")
+        assert answer is not None
+        return Undisturbed(result.conclusion.w, hall.plan.question(1, "site-1"), answer)
 
 
 def through_faults(steps) -> None:
-    w, foreign = undisturbed()
+    expected = undisturbed()
     with TemporaryDirectory() as folder:
         hall = Carriers.of(Path(folder), five(), fd.FedAvg(k0=2), max_rounds=2)
-        hall.begin(foreign)
+        hall.begin(expected.question.content)
         for step in steps:
             hall.step(*step)
         result = hall.finish()
-        np.testing.assert_array_equal(result.conclusion.w, w)
+        np.testing.assert_array_equal(result.conclusion.w, expected.w)
         assert {len(digests) for digests in hall.answers.values()} == {1}  # never answered twice
         for (name, number), (digest,) in hall.answers.items():
             answer = hall.plan.answer(number, name)
