@@ -21,7 +21,7 @@ from foedus.base.errors import FoedusError
 from foedus.base.files import Json, pack, unpack, write_whole
 from foedus.base.pytrees import PyTree
 from foedus.data.preprocess import Preprocessing
-from foedus.data.sites import Cohort, Roles
+from foedus.data.sites import Cohort, Roles, Sketch
 from foedus.data.sums import Answers
 from foedus.federation import layout, packing, spec
 from foedus.federation.agreement import statement
@@ -86,6 +86,11 @@ class RunPlan(Protocol):
     @property
     def problem(self) -> Json:
         """The loss and the terms in words, for a person at a site."""
+        ...
+
+    @property
+    def sketch(self) -> Sketch | None:
+        """What each site's columns hold, where the experiment names its features; None where sites tell."""
         ...
 
     def rules(self, cohort: Cohort, answers: Answers, /) -> Preprocessing: ...

@@ -1,8 +1,8 @@
 """Preparation: before the first round, sites whose tables nobody else sees agree on columns, scales and words.
 
-Four messages to every site. `columns`: what the columns are for; a site tells which it has. `sums` and `squares`: the
-two rounds of `foedus.data.preprocess`, with noise that the site itself adds where the plan asks for it, and as masked
-sums in a run that has agreed on them. `prepare`: the rules that came of it, with which the site turns its table into
+Messages to every site. `columns`: what the columns are for; a site tells which it has. `sums`: what
+`foedus.data.preprocess` needs, and `squares` after it where the plan asks for noise, which the site itself adds, or for
+masked sums. `prepare`: the rules that came of it, with which the site turns its table into
 the arrays that the rounds work on.
 
 A refusal tells something, and nobody charges for it. So a site refuses for what its rows hold at the first message
@@ -71,7 +71,9 @@ class Apart:
 
 
 def _sums(record: Json) -> Sums:
-    parts: Json = {k: {n: float(v) for n, v in record[k].items()} for k in ("count", "total", "least", "most")}
+    parts: Json = {
+        k: {n: float(v) for n, v in record[k].items()} for k in ("count", "total", "least", "most", "spread")
+    }
     return Sums(**parts, words={n: tuple(map(str, words)) for n, words in record["words"].items()})
 
 
@@ -321,11 +323,12 @@ class TableSession:
         """Answer with sums, counts, ranges and words of columns, as far as the policy allows each; under a mask."""
         self._check_next("sums", header)
         columns = {str(k): tuple(map(str, v)) for k, v in header["columns"].items()}
-        ask = FiguresRequest(columns["sums"], columns["ranges"], columns["words"])
+        ask = FiguresRequest(columns["sums"], columns["ranges"], columns["words"], columns.get("spread", ()))
         numeric = {f for f, holds in zip(self.sketch.features, self.sketch.holds, strict=True) if holds != "words"}
         word_columns = {*self.sketch.features, self.roles.group}
         word_columns |= {self.roles.label} if self.roles.classification else set()
-        if not {*ask.sums, *ask.ranges} <= numeric or not {*ask.words} <= word_columns:
+        sums_fit = {*ask.spread} <= {*ask.sums} and {*ask.sums, *ask.ranges} <= numeric
+        if not sums_fit or not {*ask.words} <= word_columns:
             raise Refusal("unknown", "it is asked for sums of columns that are no features")
         if ask.ranges and not self.policy.ranges:
             raise Refusal(
