@@ -16,7 +16,19 @@ from dataclasses import dataclass
 import numpy as np
 
 from foedus.base.engine import return_memory
-from foedus.data.columns import Column, Words, counted, is_number, listing, missing_in, number_text, text_of
+from foedus.data.columns import (
+    Column,
+    Words,
+    counted,
+    is_invisible,
+    is_number,
+    listing,
+    missing_in,
+    number_text,
+    text_of,
+    visible_form,
+    with_codes,
+)
 from foedus.data.sites import Cohort
 from foedus.data.tables import Table
 
@@ -38,8 +50,9 @@ class Doubt:
 
 
 def toml_text(text: str) -> str:
-    """Return a text in the quotes of TOML."""
-    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
+    """Return a text in the quotes of TOML, with the codes of characters that nobody sees."""
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+    return '"' + "".join(f"\\U{ord(c):08X}" if is_invisible(c) else c for c in escaped) + '"'
 
 
 def toml_key(name: str) -> str:
@@ -82,6 +95,8 @@ MISSING_EXCESS = 0.3  # how much larger the missing share of a site must be than
 UNIT_FACTOR = 5.0  # medians this far apart are doubted whatever the spread
 CLOSE_FACTOR, CLOSE_SPREADS = 1.8, 2.5  # medians this far apart, if they also differ by so many widths of the spread
 UNIT_ERROR = 0.25  # how far, in the logarithm, a factor may be from that of a change of units to be called one
+OUTLIERS, GAP, FAR, FAR_LOG = 0.005, 1.5, 10.0, 5.0  # share of rows, gap in widths of the rest, robust scales
+SAME = 1e-12  # from a correlation of 1: a number that is the label in other units
 IDENTITY_ROWS = 20  # in fewer rows, values that all differ are no surprise
 TRUTH = (("yes", "no"), ("y", "n"), ("true", "false"), ("t", "f"), ("1", "0"), ("ja", "nein"), ("oui", "non"))
 DATE = re.compile(r"\d{4}[-/.]\d{1,2}[-/.]\d{1,2}([ T].*)?|\d{1,2}[-/.]\d{1,2}[-/.](\d{2}|\d{4})([ T].*)?")
@@ -278,11 +293,13 @@ def doubts(cohort: Cohort) -> list[Doubt]:
                 results += _constant(name, words)
         else:
             numbers = {s: c[~np.isnan(c)] for s, c in columns.items() if not isinstance(c, Words)}
-            results += [*_codes(name, numbers), *_units(name, numbers)]
+            codes = [*_codes(name, numbers)]
+            results += [*codes, *_units(name, numbers)]
+            results += [] if codes else _outliers(name, numbers)
             if name != roles.label and any(len(c) >= FEW and np.ptp(c) == 0 for c in numbers.values()):
                 results += _constant(name, {s: text_of(c) for s, c in numbers.items() if len(c)})
         if name in cohort.features:
-            results += [*_identity(name, columns), *_dates(name, tables)]
+            results += [*_identity(name, columns), *_dates(name, tables), *_tells_label(name, cohort)]
         return_memory()  # copies of a column of many rows
     if cohort.labels:
         results += _shares(cohort)
@@ -290,6 +307,11 @@ def doubts(cohort: Cohort) -> list[Doubt]:
         lines = map_lines(roles.label, swap) if not cohort.labels[0].startswith("not ") else ()
         results += [Doubt(site, roles.label, text, lines) for site, text in agreement(cohort)]
         return_memory()
+    results += [
+        Doubt(site, "", "it has one row, so that whatever is told about the site is told about this row; merge it with "
+              "another site, or leave it out.")
+        for site, table in tables.items() if table.rows == 1
+    ]  # fmt: skip
     return results + [Doubt(site, "", text) for site, text in repeated_rows(tables)]
 
 
@@ -308,16 +330,16 @@ def _levels(words: Mapping[str, Words]) -> list[str]:
 
 def plain(word: str) -> str:
     """Return a word without what typists differ in: case, punctuation at its ends, hyphens, spaces."""
-    bare = re.sub(r"[\s_\-]+", " ", word.casefold()).strip(" .,;:!'\"")
+    bare = re.sub(r"[\s_\-]+", " ", visible_form(word).casefold()).strip(" .,;:!'\"")
     return bare or word
 
 
 def _spelling(name: str, words: Mapping[str, Words]) -> Iterator[Doubt]:
     """Doubt words that differ in case, punctuation or spaces alone."""
-    alike: dict[str, list[str]] = {}
+    by_form: dict[str, list[str]] = {}
     for level in _levels(words):
-        alike.setdefault(plain(level), []).append(level)
-    for levels in alike.values():
+        by_form.setdefault(plain(level), []).append(level)
+    for levels in by_form.values():
         if len(levels) < 2 or all(map(is_number, levels)):
             continue
         holders = {level: _holders(words, level) for level in levels}
@@ -325,11 +347,12 @@ def _spelling(name: str, words: Mapping[str, Words]) -> Iterator[Doubt]:
         for level in levels:
             if level != usual:
                 sites = list(holders[level])
+                alike = " that look the same" if visible_form(level) == visible_form(usual) else ""
                 yield Doubt(
                     listing(sites, 3), name,
-                    f"{level!r} ({counted(sum(holders[level].values()))}) and {usual!r} (at "
-                    f"{listing(holders[usual], 3)}) are two words here; if they mean the same, write them the same way "
-                    "at every site.",
+                    f"{with_codes(level)} ({counted(sum(holders[level].values()))}) and {with_codes(usual)} (at "
+                    f"{listing(holders[usual], 3)}) are two words here{alike}; if they mean the same, write them the "
+                    "same way at every site.",
                     map_lines(name, {level: usual}),
                 )  # fmt: skip
 
@@ -490,6 +513,50 @@ def _code_doubts(name: str, numbers: Mapping[str, np.ndarray], code: float, leas
             )  # fmt: skip
 
 
+def _outliers(name: str, numbers: Mapping[str, np.ndarray]) -> Iterator[Doubt]:
+    """Doubt single numbers far beyond all others, as a typing error makes them.
+
+    They are few, a gap wider than all other values parts them from these, and they are far from the median in robust
+    scales (the distance of the quartiles), of the logarithms too where all numbers are positive: a long tail has no
+    such gap.
+    """
+    values = np.sort(np.concatenate([*numbers.values()]))
+    if len(values) < IDENTITY_ROWS:
+        return
+    few = max(1, int(OUTLIERS * len(values)))
+    for sign in (1.0, -1.0):
+        ordered = np.sort(sign * values)
+        gaps = np.diff(ordered[-few - 1 :])
+        first = len(ordered) - few + int(np.argmax(gaps))  # the least of those that may be errors
+        rest = ordered[:first]
+        width = float(rest[-1] - rest[0])
+        if not width or gaps.max() <= GAP * width or not _is_far(sign * ordered[first], sign * rest):
+            continue
+        low, high = sorted((sign * rest[0], sign * rest[-1]))
+        for site, own in numbers.items():
+            for value, rows in zip(*np.unique(own[sign * own >= ordered[first]], return_counts=True), strict=True):
+                text = number_text(float(value))
+                yield Doubt(
+                    site, name,
+                    f"{text} stands in {counted(int(rows))}, far from all other values ({number_text(float(low))} to "
+                    f"{number_text(float(high))}); correct it in the file, or leave the cell empty.",
+                    map_lines(name, {text: ""}),
+                )  # fmt: skip
+
+
+def _is_far(value: float, others: np.ndarray) -> bool:
+    """Whether a value is far from the median of others, in robust scales; of logarithms, where all are positive."""
+
+    def scales(v: float, values: np.ndarray) -> float:
+        low, middle, high = np.quantile(values, (0.25, 0.5, 0.75))
+        spread = (high - low) / 1.349 or float(np.ptp(values)) / 4.0  # 1.349: of a normal law
+        return abs(v - middle) / spread
+
+    if value > 0 and others.min() > 0 and scales(np.log(value), np.log(others)) <= FAR_LOG:
+        return False
+    return scales(value, others) > FAR
+
+
 def _units(name: str, numbers: Mapping[str, np.ndarray]) -> Iterator[Doubt]:
     """Doubt a site whose values are a multiple of the others', as in other units.
 
@@ -567,6 +634,40 @@ def _identity(name: str, columns: Mapping[str, Column]) -> Iterator[Doubt]:
 
 
 # labels
+
+
+def _tells_label(name: str, cohort: Cohort) -> Iterator[Doubt]:
+    """Doubt a feature that says the label of every row: it is the label again, or was known only after it."""
+    tables, label = cohort.tables, cohort.roles.label
+    if sum(table.rows for table in tables.values()) < IDENTITY_ROWS:
+        return
+    if name in cohort.words:
+        classes: dict[str, set[float]] = {}
+        for table in tables.values():
+            words, y = text_of(table.columns[name]), cohort.y(table)
+            for code, level in enumerate(words.levels):
+                classes.setdefault(level, set()).update(np.unique(y[words.codes == code]).tolist())
+        labels = [next(iter(own)) for own in classes.values() if len(own) == 1]
+        if len(labels) < len(classes) or len(set(labels)) < 2 or len(classes) > len(set(labels)) + 2:
+            return
+    else:
+        columns = [table.columns[name] for table in tables.values()]
+        values = np.concatenate([column for column in columns if not isinstance(column, Words)])
+        y = np.concatenate([cohort.y(table) for table in tables.values()])
+        y, values = y[~np.isnan(values)], values[~np.isnan(values)]
+        if len(y) < IDENTITY_ROWS or np.ptp(y) == 0 or np.ptp(values) == 0:
+            return
+        if cohort.labels:
+            ones, zeros = values[y == 1], values[y == 0]
+            if zeros.max() >= ones.min() and ones.max() >= zeros.min():
+                return
+        elif abs(np.corrcoef(values, y)[0, 1]) < 1 - SAME:
+            return
+    yield Doubt(
+        listing(tables, 3), name,
+        f"it says the label {label!r} of every row, so it is the label again, or is known only after it; leave it out "
+        f"with drop = [{toml_text(name)}] in [data].",
+    )  # fmt: skip
 
 
 def _shares(cohort: Cohort) -> Iterator[Doubt]:

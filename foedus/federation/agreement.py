@@ -16,10 +16,10 @@ from foedus.privacy import sampling
 from foedus.privacy.central import NoiseShares
 from foedus.privacy.clipping import check_arrays
 from foedus.privacy.releasing import check_weights, sound_noise
-from foedus.problem.constraints import Capped, Linear
+from foedus.problem.constraints import Capped, Linear, LossRows
 from foedus.problem.pooled import Pooled
 from foedus.problem.problem import Problem
-from foedus.problem.terms import Data, Mask, Terms, Where, subsets_of
+from foedus.problem.terms import Constraint, Data, Mask, Terms, Where, subsets_of
 from foedus.problem.weights import FACTOR
 from foedus.protocol.algorithm import Algorithm, Fit, name_of
 
@@ -168,7 +168,10 @@ def check_subsets(terms: Terms, data: Data, least: int, note: Callable[[str], No
     In the second case the difference between the sum over all rows and that over the subset would be about those few.
     """
     weight = np.asarray(data["weight"])
+    left_out = [mask for c in terms.constraints if _is_left_out(c, data) for mask in c.masks()] if least <= 1 else []
     for mask in _masks(terms):
+        if mask in left_out:
+            continue
         subset = np.asarray(mask(data))
         if subset.shape != weight.shape or not np.all((subset == 0) | (subset == 1)):
             raise unfit("a subset of the terms is not a choice of rows", note)
@@ -176,6 +179,11 @@ def check_subsets(terms: Terms, data: Data, least: int, note: Callable[[str], No
         outside = float(np.sum(weight)) - inside
         if inside < least or 0 < outside < least:
             raise unfit(f"a subset of the terms has {inside:g} rows here, the others {outside:g}", note)
+
+
+def _is_left_out(constraint: Constraint, data: Data) -> bool:
+    """Whether a constraint may be left out at sites without rows in its subgroups, of which this site is one."""
+    return isinstance(constraint, LossRows) and bool(constraint.skip) and not constraint.applies(data)
 
 
 def _masks(terms: Terms) -> tuple[Mask, ...]:

@@ -13,8 +13,10 @@ import numpy as np
 from foedus.base.files import Json
 from foedus.federation import layout
 from foedus.federation.policy import Policy
-from foedus.problem.terms import Terms
+from foedus.problem.terms import Data, Terms
 from foedus.protocol.algorithm import Algorithm
+from foedus.statistics.sandwich import LEVERED, Sandwich
+from foedus.statistics.survival.stratified import halves
 from foedus.sums.masking import Masking
 from foedus.sums.questions import count_of
 
@@ -81,8 +83,8 @@ class Answers:
 
 
 def answers_of(
-    algorithm: Algorithm, terms: Terms, arrays: Mapping[str, np.ndarray], extra: layout.Shapes, masking: Masking | None,
-    rounds: int, measured: int, policy: Policy,
+    algorithm: Algorithm, terms: Terms, arrays: Mapping[str, np.ndarray], extra: layout.Shapes, own: Data | None,
+    masking: Masking | None, rounds: int, measured: int, policy: Policy, errors: str | None = None,
 ) -> Answers:  # fmt: skip
     """Return what leaves in a run, from what is known before its rounds.
 
@@ -91,20 +93,28 @@ def answers_of(
         terms: of the run.
         arrays: the site's.
         extra: the shapes of those that the terms bring.
+        own: the shapes of the server's own arrays.
         masking: how replies are added up; None: they are seen.
         rounds: the most.
         measured: how many models may be measured.
         policy: of the site.
+        errors: how the standard errors are computed that are asked for at the end; None where they are not.
     """
     shapes = layout.schema(arrays)
     party = layout.party(shapes | extra)
-    numbers = max(map(count_of, layout.replies(algorithm, terms, layout.messages(algorithm, terms, None), party)))
-    own = sum(np.size(arrays[name]) for name, shape in shapes.items() if None in shape)
+    numbers = max(map(count_of, layout.replies(algorithm, terms, layout.messages(algorithm, terms, own), party)))
+    # where no array has one row for each example, all of them count
+    counted = [name for name, shape in shapes.items() if None in shape] or list(shapes)
+    size = sum(np.size(arrays[name]) for name in counted)
     sites = 1 if masking is None else terms.clients
     X = np.asarray(arrays["x"]) if "x" in arrays else None
     least = None if X is None else rows_behind(X)
     leverage = None if X is None or policy.max_leverage >= 1 else largest_leverage(X)
-    return Answers(rounds, numbers, count_of(layout.parts(terms, party)), measured, sites, own, least, leverage)
+    after = count_of(layout.parts(terms, party))
+    if errors is not None:
+        question = Sandwich(terms, np.zeros(terms.dim), np.zeros(terms.rows[2]), errors)
+        after += count_of(question.shape) + (halves(terms.dim) if errors in LEVERED else 0)
+    return Answers(rounds, numbers, after, measured, sites, size, least, leverage)
 
 
 def rows_behind(X: np.ndarray) -> int:

@@ -43,6 +43,7 @@ class Order:
     verify: bool = True  # whether the sites check masked sums, where they can
     holdout: Json | None = None  # which rows the sites keep out of training, and what they tell about them
     groups: tuple[str, ...] = ()  # the names of the groups that rows are in, where the run prepared them
+    summary: str | None = None  # how standard errors are computed that the sites are asked for at the end
     prepared: bool = False  # whether it follows from a plan and from sums that all sites know
 
     @property
@@ -64,7 +65,7 @@ class Order:
         for i, extra in enumerate(self.extra):
             arrays |= {f"extra.{i}.{k}": np.asarray(v) for k, v in extra.items()}
         note = {k: spec.encode(getattr(self, k)) for k in ("terms", "algorithm", "participation", "sites", "names")}
-        kept = ("run", "seed", "max_rounds", "secure", "verify", "holdout", "groups")
+        kept = ("run", "seed", "max_rounds", "secure", "verify", "holdout", "groups", "summary")
         return pack(arrays, note | {k: getattr(self, k) for k in kept})
 
     @staticmethod
@@ -90,6 +91,7 @@ class Order:
             verify=bool(note.get("verify", True)),
             holdout=note.get("holdout"),
             groups=tuple(note.get("groups", ())),
+            summary=note.get("summary"),
             **fields,
         )
 
@@ -227,13 +229,15 @@ class Result:
     evaluation: Json | None = None  # the figures on the rows that the sites have held out
     decision: Json | None = None  # the threshold, where terms on rates chose one
     plan: Json | None = None  # what the sites have agreed to, and who has signed it
+    errors: dict[str, np.ndarray] | None = None  # what standard errors are made of, summed over the sites
 
     def to_bytes(self) -> bytes:
         """Return the result as bytes."""
         end = self.conclusion
         arrays = {"w": end.w, "pace": self.pace} | {f"history.{k}": v for k, v in self.history.items()}
         arrays |= {f"multiplier.{k}": v for k, v in end.multipliers.items()}
-        apart = ("conclusion", "pace", "history")
+        arrays |= {f"errors.{k}": v for k, v in (self.errors or {}).items()}
+        apart = ("conclusion", "pace", "history", "errors")
         note = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name not in apart}
         figures = {"objective": end.objective, "converged": end.converged, "finite": end.finite, "reason": end.reason}
         return pack(arrays, note | figures | {"certificate": end.certificate.to_json()})
@@ -252,4 +256,5 @@ class Result:
             reason=note.pop("reason"),
         )
         history = {k[8:]: v for k, v in arrays.items() if k.startswith("history.")}
-        return Result(conclusion, history, pace=arrays["pace"], **note)
+        errors = {k[7:]: v for k, v in arrays.items() if k.startswith("errors.")}
+        return Result(conclusion, history, pace=arrays["pace"], errors=errors or None, **note)

@@ -21,7 +21,7 @@ from foedus.base.errors import FoedusError
 from foedus.base.files import Json, pack, unpack, write_whole
 from foedus.base.pytrees import PyTree
 from foedus.data.preprocess import Preprocessing
-from foedus.data.sites import Cohort, Roles
+from foedus.data.sites import Cohort, Roles, Sketch
 from foedus.data.sums import Answers
 from foedus.federation import layout, packing, spec
 from foedus.federation.agreement import statement
@@ -69,6 +69,11 @@ class RunPlan(Protocol):
         ...
 
     @property
+    def summary(self) -> str | None:
+        """How the standard errors are computed that the sites are asked for at the end; None where they are not."""
+        ...
+
+    @property
     def secure(self) -> bool:
         """Whether the server sees masked sums alone."""
         ...
@@ -81,6 +86,11 @@ class RunPlan(Protocol):
     @property
     def problem(self) -> Json:
         """The loss and the terms in words, for a person at a site."""
+        ...
+
+    @property
+    def sketch(self) -> Sketch | None:
+        """What each site's columns hold, where the experiment names its features; None where sites tell."""
         ...
 
     def rules(self, cohort: Cohort, answers: Answers, /) -> Preprocessing: ...
@@ -132,6 +142,7 @@ class Request(Generic[PlanT]):
             "secure": plan.secure,
             "verify": plan.verified(count),
             "holdout": plan.holdout.to_json(),
+            "summary": plan.summary,
             "problem": plan.problem,
         }
 
@@ -153,6 +164,7 @@ def joins_of(order: Order) -> dict[str, tuple[Json, PyTree]]:
     own = None if order.own is None else layout.schema(order.own)
     common: Json = {"algorithm": spec.encode(order.algorithm), "terms": spec.encode(order.terms)}
     common |= {"max_rounds": order.max_rounds, "seed": order.seed, "own": own}
+    common |= {} if order.summary is None else {"summary": order.summary}
     common |= {"secure": True, "parties": list(order.sites)} if order.secure else {}
     if order.verified:
         common |= {"verify": True, "names": list(order.names)}

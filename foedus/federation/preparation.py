@@ -1,8 +1,8 @@
 """Preparation: before the first round, sites whose tables nobody else sees agree on columns, scales and words.
 
-Four messages to every site. `columns`: what the columns are for; a site tells which it has. `sums` and `squares`: the
-two rounds of `foedus.data.preprocess`, with noise that the site itself adds where the plan asks for it, and as masked
-sums in a run that has agreed on them. `prepare`: the rules that came of it, with which the site turns its table into
+Messages to every site. `columns`: what the columns are for; a site tells which it has. `sums`: what
+`foedus.data.preprocess` needs, and `squares` after it where the plan asks for noise, which the site itself adds, or for
+masked sums. `prepare`: the rules that came of it, with which the site turns its table into
 the arrays that the rounds work on.
 
 A refusal tells something, and nobody charges for it. So a site refuses for what its rows hold at the first message
@@ -71,7 +71,9 @@ class Apart:
 
 
 def _sums(record: Json) -> Sums:
-    parts: Json = {k: {n: float(v) for n, v in record[k].items()} for k in ("count", "total", "least", "most")}
+    parts: Json = {
+        k: {n: float(v) for n, v in record[k].items()} for k in ("count", "total", "least", "most", "spread")
+    }
     return Sums(**parts, words={n: tuple(map(str, words)) for n, words in record["words"].items()})
 
 
@@ -201,7 +203,8 @@ class TableSession:
             )
         try:
             table = _bounded(self.source.table(self.roles), self.note)
-            for name in (self.roles.label, self.roles.group, *(self.roles.features or ()), *self.roles.categorical):
+            named = (self.roles.label, self.roles.group, self.roles.cluster)
+            for name in (*named, *(self.roles.features or ()), *self.roles.categorical):
                 if name is not None and name not in table.columns:
                     raise Refusal("data", f"it has no column {name!r}, which the experiment names")
             for name in valued_columns(self.roles):
@@ -320,11 +323,12 @@ class TableSession:
         """Answer with sums, counts, ranges and words of columns, as far as the policy allows each; under a mask."""
         self._check_next("sums", header)
         columns = {str(k): tuple(map(str, v)) for k, v in header["columns"].items()}
-        ask = FiguresRequest(columns["sums"], columns["ranges"], columns["words"])
+        ask = FiguresRequest(columns["sums"], columns["ranges"], columns["words"], columns.get("spread", ()))
         numeric = {f for f, holds in zip(self.sketch.features, self.sketch.holds, strict=True) if holds != "words"}
         word_columns = {*self.sketch.features, self.roles.group}
         word_columns |= {self.roles.label} if self.roles.classification else set()
-        if not {*ask.sums, *ask.ranges} <= numeric or not {*ask.words} <= word_columns:
+        sums_fit = {*ask.spread} <= {*ask.sums} and {*ask.sums, *ask.ranges} <= numeric
+        if not sums_fit or not {*ask.words} <= word_columns:
             raise Refusal("unknown", "it is asked for sums of columns that are no features")
         if ask.ranges and not self.policy.ranges:
             raise Refusal(
@@ -437,7 +441,9 @@ class TableSession:
     def arrays(self, rules: Preprocessing) -> dict[str, np.ndarray]:
         """Return the arrays of the rows that train, by these rules."""
         table = self.table if self.is_private else self._known()
-        return dict(zip(("x", "y", "group"), self._numbers(rules, table), strict=False))
+        clusters = cohort_of(rules, self.roles).cluster(table)
+        named = dict(zip(("x", "y", "group"), self._numbers(rules, table), strict=False))
+        return named | ({} if clusters is None else {"cluster": clusters})
 
     def _numbers(self, rules: Preprocessing, table: Table) -> Sequence[np.ndarray]:
         # rows that the agreed rule leaves out are gone; the message's own rule could only refuse for what is in a row

@@ -26,7 +26,7 @@ from foedus.protocol.algorithm import Algorithm
 from foedus.runtime import spine
 from foedus.sums.questions import Coding, Form
 
-OF_THE_MODEL = ("measure", "products", "evaluate", "rate")  # questions about the last model
+OF_THE_MODEL = ("measure", "products", "errors", "evaluate", "rate")  # questions about the last model
 
 
 class Replay:
@@ -62,10 +62,10 @@ class Replay:
 
     def content(self, ask: str, round: object, phase: object, payload: bytes, messages: Sequence[PyTree]) -> bytes:
         """Return the content that a message of the server would have; refuse what does not follow from the sums."""
-        if payload and ask != "products":  # the vectors of products are many, and no sum decides them
+        if payload and ask not in ("products", "errors"):  # vectors of products, and a bread that a site checks itself
             raise Refusal("breach", "in a checked run no message of the server holds a model: it follows from the sums")
         if ask in OF_THE_MODEL:
-            model = (self.model, self.nu) if ask in ("measure", "products") else self.model
+            model = (self.model, self.nu) if ask in ("measure", "products", "errors") else self.model
             return packing.to_bytes(model, packing.structure(model)) + payload
         carry = self.play.carry
         if bool(carry.done) or (round, phase) != (self.round, self.phase):

@@ -198,6 +198,7 @@ class SiteSession:
             "total": self._total,
             measuring.MEASURE: partial(measuring.measure, self),
             measuring.PRODUCTS: partial(measuring.products, self),
+            measuring.Sandwich.kind: partial(measuring.errors, self),
             "evaluate": self._evaluate,
             "rate": self._rate,
             "end": self._end,
@@ -495,9 +496,10 @@ class SiteSession:
         self.run, self.algorithm, self.terms, self.local = header["run"], algorithm, terms, _local(fit.few_rounds)
         measured = self.folder / f"measured-{header['run']}.json"
         self.measurements = measuring.MeasuredModels(measured, _most_measured(header))
+        self.summary = header.get("summary")
         self.rounds = whole(header["max_rounds"], 1, MOST_ROUNDS, "max_rounds")
         self.uid, self.key = jnp.asarray(np.array(header["uid"], np.uint32)), self._own_key(header["run"])
-        own = None if header["own"] is None else Data(layout.of_shapes(header["own"]))
+        own = _own_shapes(header)
         self.messages = layout.messages(algorithm, terms, own)
         self.masks.begin(header, algorithm, terms, self._plan(header, w0), layout.common(algorithm, terms, own))
         self.measured_data = full_data
@@ -715,8 +717,13 @@ def _answers_of(
     """Return what leaves in a run without noise, as its greeting states it."""
     extra: layout.Shapes = {name: list(shape) for name, shape in stated["extra"].items()}
     masking = masking_of(algorithm, terms) if stated.get("secure") is True else None
-    rounds, measured = stated["max_rounds"], _most_measured(stated)
-    return answers_of(algorithm, terms, arrays, extra, masking, rounds, measured, policy)
+    own, rounds, measured = _own_shapes(stated), stated["max_rounds"], _most_measured(stated)
+    return answers_of(algorithm, terms, arrays, extra, own, masking, rounds, measured, policy, stated.get("summary"))
+
+
+def _own_shapes(stated: Json) -> Data | None:
+    """The shapes of the server's own arrays, as a greeting states them."""
+    return None if stated.get("own") is None else Data(layout.of_shapes(stated["own"]))
 
 
 def _most_measured(stated: Json) -> int:

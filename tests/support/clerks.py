@@ -44,6 +44,7 @@ class ClerkPlan:
     secure: bool = False
     max_rounds: int = 4
     counts_rows: bool = False
+    summary: str | None = None
 
     @property
     def roles(self) -> Roles:

@@ -304,6 +304,10 @@ def predict(
             show_default=False,
         ),
     ] = None,
+    keep: Annotated[
+        str | None,
+        typer.Option(help="Columns to carry into the predictions, separated by commas, as in --keep patient_id."),
+    ] = None,
     strict: Strict = False,
     separator: Separator = None,
     accept_uncertified: Accept = False,
@@ -313,7 +317,8 @@ def predict(
     from foedus.base.files import write_whole
 
     saved_model = _open_checked(model, accept_uncertified)
-    predictions = predict_rows(saved_model, table, separator, site=site, strict=strict)
+    columns = [] if keep is None else [name.strip() for name in keep.split(",")]
+    predictions = predict_rows(saved_model, table, separator, site=site, strict=strict, keep=columns)
     _print_notes(predictions.notes)
     if out is None:
         typer.echo(predictions.csv(), nl=False)
@@ -366,7 +371,7 @@ def check(file: File) -> None:
     from foedus.app.experiment.execute import Builder
     from foedus.app.experiment.file import load
     from foedus.app.experiment.folder import folder_of
-    from foedus.app.experiment.preview import about_data, describe
+    from foedus.app.experiment.preview import about_data, describe, noise_doubts
     from foedus.base.engine import return_memory
     from foedus.data.doubts import doubts as doubts_of
 
@@ -390,6 +395,7 @@ def check(file: File) -> None:
     assert first is not None
     assert data is not None
     assert results is not None
+    results = [*results, *noise_doubts(first)]
     folder = folder_of(experiment, experiment.cases[0], None)
     try:
         state = folder.state()
@@ -419,7 +425,7 @@ def _print_doubts(console: "Console", results: "list[Doubt]") -> int:
     """Print what looks wrong in the data, and return how many things do."""
     if results:
         number = "1 thing looks" if len(results) == 1 else f"{len(results)} things look"
-        console.print(f"{number} wrong in the data:", style="bold")
+        console.print(f"{number} wrong:", style="bold")
         for doubt in results:
             console.print(f"  {doubt}", soft_wrap=True)
         console.print()

@@ -113,7 +113,8 @@ def _coefficients(table: CoefficientTable) -> list[str]:
     ]
     rows = table.rows[:MOST]
     lines += ["| " + " | ".join(plain(cell) for cell in table.cells(row)) + " |" for row in rows]
-    return [*lines, "", *map(plain, table.notes)]
+    fit = [] if table.figures is None else [f"{table.figures}."]
+    return [*lines, "", *map(plain, [*fit, *table.notes])]
 
 
 def _certificate(run: Run) -> list[str]:

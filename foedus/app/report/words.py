@@ -11,7 +11,7 @@ import numpy as np
 
 from foedus.base.files import Json
 from foedus.base.notebook import at_most
-from foedus.base.quantities import count, number, percent
+from foedus.base.quantities import count, number
 from foedus.certificate.measure import Row
 from foedus.certificate.private import BROKEN, KEPT, UNTOLD
 from foedus.problem.losses import class_of
@@ -106,17 +106,19 @@ def terms(run: Run) -> list[str]:
     for row in run.certificate.rows:
         place = row.site if row.site in ("server", "all sites") and row.site not in run.names else "site"
         groups.setdefault((row.constraint, row.kind, place), []).append(row)
-    sentences = []
+    sentences, exceptions = [], {constraint for _, constraint in run.certificate.left_out}
     for (constraint, kind, place), rows in groups.items():
         caps = sorted({row.cap for row in rows})
         place_words = {
             "server": "on the server's own data",
             "all sites": "on average over all sites",
-            "site": "at every site" if len(rows) > 1 else f"at {rows[0].site}",
+            "site": "at every other site" if (constraint in exceptions) else "at every site",
         }[place]
+        place_words = f"at {rows[0].site}" if place == "site" and len(rows) == 1 else place_words
         sentences.append(f"{constraint} {'equal to' if kind == '==' else 'at most'} {cap_words(caps)}, {place_words}")
     for row in run.certificate.counts:
         sentences.append(f"{row.constraint} {'equal to' if row.kind == '==' else 'at most'} its cap, at every site")
+    sentences += run.certificate.exceptions()
     return sentences + ([] if run.decision is None else [term.words for term in run.decision.terms])
 
 
@@ -168,15 +170,20 @@ def verdict(run: Run) -> Verdict:
     assert tightest is not None
     eps1, eps2 = certificate.eps1, certificate.eps2
     if certificate.holds():
-        promise = "In training every constraint holds at every site" + (
+        where = "site that it is about" if certificate.left_out else "site"
+        promise = f"In training every constraint holds at every {where}" + (
             "" if certificate.feasibility == 0 else f", to within {number(certificate.feasibility)}"
         )
         gap, footnotes = optimality(run)
         optimal = (
             f"It is optimal: no small change within the limits improves it by more than the tolerance, {number(eps1)}."
         )
+        exceptions = map(_sentence, certificate.exceptions())
         return Verdict(
-            "good", "Certified", (*rates(run), f"{promise}.", *_price(run), optimal, *gap), footnotes=footnotes
+            "good",
+            "Certified",
+            (*rates(run), f"{promise}.", *exceptions, *_price(run), optimal, *gap),
+            footnotes=footnotes,
         )
     if not certificate.feasibility <= eps2:
         violations = [row for row in certificate.rows if not row.violation <= eps2]
@@ -226,27 +233,13 @@ def rates(run: Run) -> tuple[str, ...]:
     decision = run.decision
     if decision is None or decision.trouble is not None:
         return ()
-    promises = (_sentence(term.words) for term in decision.terms)
-    return (*promises, f"A row is called positive from {threshold(run)} on.")
+    return decision.sentences(log_odds=run.log_odds)
 
 
 def threshold(run: Run) -> str:
     """Return the threshold that was chosen: as a probability where scores are log-odds, else as a score."""
     assert run.decision is not None
-    cut = run.decision.cut
-    if not log_odds(run) or not math.isfinite(cut):
-        return f"the score {number(cut)}"
-    return f"a predicted probability of {percent(_probability(cut))} (the score {number(cut)})"
-
-
-def log_odds(run: Run) -> bool:
-    """Whether the model's scores are log-odds, so that they stand for probabilities."""
-    loss = run.settings.get("problem", {}).get("loss")
-    return isinstance(loss, Mapping) and bool(getattr(class_of(str(loss.get("name", ""))), "log_odds", False))
-
-
-def _probability(score: float) -> float:
-    return 1.0 / (1.0 + math.exp(-min(max(score, -700.0), 700.0)))
+    return run.decision.threshold(log_odds=run.log_odds)
 
 
 def plan(run: Run) -> list[tuple[str, str]]:
