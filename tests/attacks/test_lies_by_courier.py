@@ -8,21 +8,20 @@ import pytest
 
 pytest.importorskip("cryptography")
 
-from cases import problem as five
-from couriers import CourierHall
+from couriers import CourierWard
 from lies import LIES, Own
-from masked_halls import MaskedHall
+from masked_wards import SECURE
 
-import foedus as fd
 from foedus.federation import packing
 from foedus.federation.courier.coordinator import CourierPlan
 
+STATED = SECURE.partition("[evaluate]")[0]  # the words and bounds of columns
 KINDS = (
     "a model of the server's choice",
     "a round too early",
-    "masks with fewer sites",
-    "its own vector changed",
-    "keys of one site less",
+    "masks of another run",
+    "a sum of another round",
+    "a reveal with no shares",
     "a certificate at another model",
 )
 
@@ -45,10 +44,7 @@ class LyingPlan(CourierPlan):
 
 
 def courier(tmp_path):
-    hall = MaskedHall(tmp_path, five(), fd.FedAvg(k0=1, lr=0.1), max_rounds=2)
-    folder = tmp_path / "courier"
-    folder.mkdir()
-    return CourierHall(folder, hall.order, hall.problem)
+    return CourierWard(tmp_path, STATED, {"min_subset": 1, "secure_min": 3, "secure": True})
 
 
 def record(one, name):
@@ -80,11 +76,11 @@ def test_a_file_in_which_the_carrier_changes_a_byte_is_not_answered(tmp_path):
         one.answer(name)
     one.next()
     draw = np.random.default_rng(0)
-    path = max(one.plan.place("site-2").glob("*.foedus"), key=lambda path: path.stat().st_mtime_ns)
+    path = max(one.plan.place(one.names[1]).glob("*.foedus"), key=lambda path: path.stat().st_mtime_ns)
     content = path.read_bytes()
     for _ in range(20):
         changed = bytearray(content)
         changed[int(draw.integers(len(changed)))] ^= 1 << int(draw.integers(8))
         path.write_bytes(bytes(changed))
-        inbox = one.site["site-2"].look(one.plan.place("site-2"), "site-2", one.project)
+        inbox = one.site[one.names[1]].look(one.plan.place(one.names[1]), one.names[1], one.project)
         assert inbox.question is None or inbox.question.content == content
