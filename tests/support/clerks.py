@@ -67,6 +67,9 @@ class ClerkPlan:
     def verified(self, sites: int) -> bool:
         return False
 
+    def rules(self, cohort, answers):
+        raise fd.FoedusError("the clerk says which rules there are.")
+
     def order(self, cohort, rules, run, sites) -> Order:
         one = fd.Problem({"any": (np.zeros((2, len(rules.names))), np.array([0.0, 1.0]))}, loss=fd.losses.logistic)
         terms = dataclasses.replace(one.terms, clients=len(sites))
