@@ -108,6 +108,30 @@ class SummedRounds(MutableMapping[str, str]):
         return len(self.rounds)
 
 
+class SeenSums:
+    """The sums from which a checked run has gone on, on the disk: it goes on from no other ones, whoever begins anew.
+
+    A server and a site that colludes could otherwise play a run again and again, each time to other models.
+    """
+
+    def __init__(self, path: Path):
+        self.path, self.digests = path, dict[str, str]()
+        for line in path.read_text().splitlines() if path.exists() else ():
+            name, _, digest = line.rpartition(" ")
+            self.digests.setdefault(name, digest)
+
+    def add(self, name: str, words: np.ndarray) -> None:
+        """Note a sum before anything follows from it; refuse another one than the first under this name."""
+        digest = hashlib.sha256(words.tobytes()).hexdigest()
+        if (before := self.digests.get(name, digest)) != digest:
+            raise Refusal("breach", f"it is shown another sum of {name} than before, and goes on from the first alone")
+        if name in self.digests:
+            return
+        self.digests[name] = before
+        with open(self.path, "a", opener=lambda path, flags: os.open(path, flags, 0o600)) as file:
+            file.write(f"{name} {digest}\n")
+
+
 class SiteMasks:
     """The masked sums of a site's session; `check_run` refuses a message of another run, `gate` keeps what left."""
 

@@ -51,7 +51,7 @@ from foedus.federation.plan import AcceptedPlans, Request, arrays_in_bytes, is_s
 from foedus.federation.policy import Policy, Refusal, SiteFile
 from foedus.federation.preparation import TableSession, cohort_of
 from foedus.federation.replay import OF_THE_MODEL, Replay
-from foedus.federation.secure_site import SiteMasks, plan_of
+from foedus.federation.secure_site import SeenSums, SiteMasks, plan_of
 from foedus.federation.site_evaluation import NOT_AGREED, SiteEvaluation
 from foedus.federation.site_ledger import Release, SiteLedger
 from foedus.numerics.interpreter.dispatch import jit_if_many
@@ -154,6 +154,7 @@ class SiteSession:
         self.arrays: dict[str, np.ndarray] | None = None
         self.data_alone = Data({})  # the same, checked
         self.replay: Replay | None = None
+        self.seen: SeenSums | None = None
         self.masks = SiteMasks(identity, site.policy, self.folder, self.check_run, self.gate)
 
     @float64()
@@ -539,7 +540,9 @@ class SiteSession:
     def _total(self, header: Json, payload: bytes) -> Outgoing:
         """Add a sum up from what all sites have signed; that of a round is what the next one follows from."""
         number, words = self.masks.total(header, payload)
+        seen = self._seen(str(header["run"]))
         if header.get("stage") == PREPARATION:
+            seen.add(f"{PREPARATION} {number}", words)
             self._tables(header).add_total(number, words)
             self._know_totals()
             return Outgoing()
@@ -547,9 +550,17 @@ class SiteSession:
         if self.replay is None:
             raise Refusal("unknown", "it checks no sums in this run")
         if number == self.replay.round and number < self.rounds:
+            seen.add(f"round {number}", words)
             self.replay.advance(self.forms, words)
             self.masks.known[""] = self.replay.trace
         return Outgoing()
+
+    def _seen(self, run: str) -> SeenSums:
+        """Return the sums from which a run has gone on here."""
+        path = self.folder / f"totals-{run}.txt"
+        if self.seen is None or self.seen.path != path:
+            self.seen = SeenSums(path)
+        return self.seen
 
     def _know_totals(self) -> None:
         """Bind the next sums of the preparation to those so far: all sites have been shown the same, or none opens."""
