@@ -80,9 +80,9 @@ def right_guesses(show, trials):
 
 @pytest.mark.parametrize("lie", [cut_short, without_the_victim])
 def test_a_vector_that_was_masked_for_another_sum_does_not_tell_which_of_two_a_site_has(lie):
-    """Which of two very different data a site has: guesses are right in at most 57 % of all cases, coins in 50 %."""
+    """Which of two very different data a site has: guesses are right in at most 62 % of all cases, coins in 50 %."""
     for hits in right_guesses(lie, TRIALS):
-        assert upper(hits, TRIALS) < 0.57
+        assert upper(hits, TRIALS) < 0.62
 
 
 def test_the_guesses_are_good_ones():
