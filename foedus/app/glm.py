@@ -24,6 +24,7 @@ from foedus.problem.terms import Constraint
 from foedus.runtime.run import Run
 from foedus.statistics.coefficients import Coefficient, CoefficientTable, coefficients, rise_of
 from foedus.statistics.formula import Design, FormulaRows, learn
+from foedus.statistics.heterogeneity import Heterogeneity, heterogeneity
 from foedus.statistics.sandwich import ERRORS
 from foedus.statistics.survival.rows import SiteTable, tables_of
 from foedus.statistics.survival.stratified import halves, reals, square, triangle, wholes
@@ -85,6 +86,16 @@ class GlmFit:
         if self.alpha is None or table.figures is None:
             return table
         return replace(table, figures=replace(table.figures, free=table.figures.free + 1))  # α is one more
+
+    def heterogeneity(self, allow: Sequence[str] = ()) -> Heterogeneity:
+        """Return how far the sites agree on each coefficient, from sums over their own fits.
+
+        Args:
+            allow: the sites that let their own estimates be shown, in `forest(name)`.
+        """
+        names, secure = [row.name for row in self.table.rows], "secure" in self.run.settings
+        w = np.asarray(self.run.w)
+        return heterogeneity(self.problem, w, names=names, units=self.units, secure=secure, allow=allow)
 
     def __str__(self) -> str:
         more = "" if self.alpha is None else f", alpha {self.alpha:.6g}"
