@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
-from jax.scipy.special import gammaln
+from jax.scipy.special import digamma, gammaln
 
 from foedus.base.errors import FoedusError
 
@@ -55,6 +55,11 @@ class Loss:
     dispersed: ClassVar[bool] = False  # whether the variance of y has a factor φ that is estimated
     words: ClassVar[str] = ""  # what a report calls it
     expects: ClassVar[str] = "0/1 or -1/+1"  # the targets that `wrong_targets` lets through
+
+    @property
+    def targets(self) -> int:
+        """How many numbers the target of a row is."""
+        return 1
 
     @property
     def name(self) -> str:
@@ -329,7 +334,11 @@ class NegativeBinomial(Loss):
             _times_log(y, y) - y * z - (y + theta) * jnp.log((1 + self.alpha * y) / (1 + self.alpha * mean))
         )
         constant = gammaln(y + theta) - gammaln(theta) - gammaln(y + 1.0) + y * math.log(self.alpha)
-        return jnp.stack([deviance, (y - mean) ** 2 / (mean + self.alpha * mean**2), constant - self.value(z, y)])
+        # the last term is the derivative of log P in α, of which the dispersion is found
+        rise = theta**2 * (digamma(theta) - digamma(y + theta) + jnp.log1p(self.alpha * mean)) + y * theta
+        rise -= (y + theta) * mean / (1.0 + self.alpha * mean)
+        pearson = (y - mean) ** 2 / (mean + self.alpha * mean**2)
+        return jnp.stack([deviance, pearson, constant - self.value(z, y), rise])
 
 
 class Gamma(Loss):
@@ -394,6 +403,65 @@ class Tweedie(Loss):
 def _times_log(a: Array, b: Array) -> Array:
     """a·log b, 0 where a is."""
     return jnp.where(a > 0, a * jnp.log(jnp.where(a > 0, b, 1.0)), 0.0)
+
+
+@dataclass(frozen=True)
+class Adjusted(Loss):
+    """A loss whose rows have an offset, which is added to the score, or a weight; made by `fd.losses.adjusted`.
+
+    The target of a row is then several numbers: y, and in this order its offset and its weight.
+    """
+
+    loss: Loss
+    offset: bool = False
+    weighted: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("kind", "convex", "smooth", "nonnegative", "likelihood", "link", "log_odds", "ratio", "dispersed"):
+            object.__setattr__(self, name, getattr(self.loss, name))
+        object.__setattr__(self, "expects", self.loss.expects)
+        object.__setattr__(self, "curvature", None if self.weighted else self.loss.curvature)
+
+    @property
+    def name(self) -> str:
+        parts = [word for word, has in (("offset", self.offset), ("weight", self.weighted)) if has]
+        return f"{self.loss.name} with {' and '.join(parts)}"
+
+    @property
+    def targets(self) -> int:
+        return 1 + self.offset + self.weighted
+
+    def wrong_targets(self, y: np.ndarray) -> list[float]:
+        return self.loss.wrong_targets(y[..., 0])
+
+    def _parts(self, z: Array, y: Array) -> tuple[Array, Array, Array | float]:
+        weight = y[..., 1 + self.offset] if self.weighted else 1.0
+        return (z + y[..., 1] if self.offset else z), y[..., 0], weight
+
+    def value(self, z: Array, y: Array) -> Array:
+        z, y, weight = self._parts(z, y)
+        return weight * self.loss.value(z, y)
+
+    def slope(self, z: Array, y: Array) -> Array:
+        z, y, weight = self._parts(z, y)
+        return weight * self.loss.slope(z, y)
+
+    def bend(self, z: Array, y: Array) -> Array:
+        z, y, weight = self._parts(z, y)
+        return weight * self.loss.bend(z, y)
+
+    def information(self, z: Array, y: Array) -> Array:
+        z, y, weight = self._parts(z, y)
+        return weight * self.loss.information(z, y)
+
+    def figures(self, z: Array, y: Array) -> Array:
+        z, y, weight = self._parts(z, y)
+        return weight * self.loss.figures(z, y)
+
+    def log_likelihood(self, sums: np.ndarray, rows: float, dispersion: float) -> float:
+        if self.weighted and self.loss.dispersed:
+            return math.nan  # φ over the weight is another number for each row
+        return self.loss.log_likelihood(sums, rows, dispersion)
 
 
 @dataclass(frozen=True)
@@ -539,6 +607,23 @@ def tweedie(power: float) -> Loss:
     if not isinstance(power, Real) or not 1 < power < 2:
         raise FoedusError(f"The 'power' parameter of tweedie must be between 1 and 2. Got {power!r} instead.")
     return Tweedie(float(power))
+
+
+def adjusted(loss: Loss, *, offset: bool = False, weighted: bool = False) -> Loss:
+    """Return a loss whose rows bring an offset or a weight with their y, as columns of y.
+
+    Args:
+        loss: of the score and y.
+        offset: whether y has a column of numbers that are added to the scores, such as the logarithm of a time.
+        weighted: whether y has a column of weights > 0, by which the losses are multiplied; it is the last one.
+
+    Example:
+        >>> import foedus as fd, jax.numpy as jnp
+        >>> loss = fd.losses.adjusted(fd.losses.poisson, offset=True)
+        >>> loss.slope(jnp.zeros(1), jnp.array([[3.0, 0.0]])).tolist()
+        [-2.0]
+    """
+    return Adjusted(loss, offset, weighted)
 
 
 def _check_eps(

@@ -13,7 +13,7 @@ measured on the same rows is not counted.
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from statistics import NormalDist
 
 import numpy as np
@@ -268,6 +268,14 @@ def coefficients(
     nu = np.asarray(multipliers.get("coupled", np.zeros(terms.rows[2])))
     total = ask(Here(sites, secure), terms, np.asarray(w, dtype=float), nu, errors)
     return table_of(terms, total, w, nu, names=names, units=units, errors=errors)
+
+
+@float64()
+def rise_of(problem: Problem, w: np.ndarray, secure: bool = False) -> float:
+    """Return the derivative of the log-likelihood in the dispersion α of a negative binomial model."""
+    none = np.zeros(0)
+    sites = {name: AtModel(problem.client(i), none) for i, name in enumerate(problem.names)}
+    return float(ask(Here(sites, secure), replace(problem.terms, constraints=()), w, none, "hessian")["figures"][3])
 
 
 def _codes(problem: Problem, clusters: Mapping[str, Sequence[object]] | None) -> np.ndarray:
