@@ -40,6 +40,7 @@ class Loss:
     smooth: ClassVar[bool] = True
     curvature: ClassVar[float | None] = None
     nonnegative: ClassVar[bool] = False
+    above_zero: ClassVar[bool] = False  # whether it is above 0 for every prediction
     quadratic: ClassVar[bool] = False  # whether it is ½(z − y)²
     likelihood: ClassVar[bool] = False
     link: ClassVar[str] = "identity"  # of a regression: the function of the mean of y that z is; or "log"
@@ -113,6 +114,7 @@ class Logistic(Loss):
     kind = "classification"
     curvature = 0.25
     nonnegative = True
+    above_zero = True
     likelihood = True
     log_odds = True
 
