@@ -350,7 +350,7 @@ def test_a_sweep_runs_on_after_a_failure_and_lists_it(foedus: Command):
     result = foedus("run", ACCEPT, "study.toml")
     assert result.status == 1
     assert "1 of 2 runs failed:" in result.out
-    assert "lr=1e+200: the iterates became infinite" in result.out
+    assert "lr=1e+200: the run diverged: the iterates became infinite" in result.out
     assert "could not be written" not in result.out
     good = fd.load("runs/study/lr=0.5")
     assert f"{good.objective:.6g}" in result.out

@@ -165,13 +165,14 @@ class Experiment:
         return self.path.parent
 
 
-def load(path: Path, *, elsewhere: bool = False) -> Experiment:
+def load(path: Path, *, elsewhere: bool = False, text: str | None = None) -> Experiment:
     """Read an experiment file and check everything that can be checked without the data.
 
-    `elsewhere`: the sites bring their own rows, and the file need not say where they are.
+    `elsewhere`: the sites bring their own rows, and the file need not say where they are. `text`: what to read in the
+    place of the file's own content.
     """
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8") if text is None else text
     except FileNotFoundError:
         beside = [entry.name for entry in path.parent.glob("*.toml")] if path.parent.is_dir() else []
         hint = did_you_mean(path.name, beside) or " 'foedus init' writes one to start from."

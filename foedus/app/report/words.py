@@ -17,6 +17,7 @@ from foedus.certificate.private import BROKEN, KEPT, UNTOLD
 from foedus.problem.losses import class_of
 from foedus.problem.weights import in_words
 from foedus.runtime.run import Run
+from foedus.runtime.spine import DIVERGED
 
 
 def cap_words(caps: list[float]) -> str:
@@ -336,10 +337,15 @@ def _without_constraints(run: Run, ending: str) -> Verdict:
             return _under_noise(run, {row.standing for row in run.certificate.private.rows}, ending)
         unknown = "Whether the constraints hold is not known." if terms(run) else NO_CONSTRAINTS
         return Verdict("fair", "Ended under noise", (f"{unknown} {ending}", not_measured(run)))
-    if not math.isfinite(run.objective):
-        return Verdict("bad", "No usable model", (ending,), ("Use a smaller step size, or standardise the features.",))
+    if not math.isfinite(run.objective) or run.reason.startswith(DIVERGED):
+        return Verdict(
+            "bad",
+            "No usable model: the run diverged",
+            (ending,),
+            ("Use a smaller step size, or standardise the features.",),
+        )
     if run.interrupted:
-        return Verdict("fair", "Interrupted", (ending, residual), ("Run again with the same checkpoint to go on.",))
+        return Verdict("fair", "Interrupted", (ending, residual), ("Run it again: it goes on from its checkpoint.",))
     if run.converged and run.decision is not None:
         return Verdict("good", "Certified", (*rates(run), ending), footnotes=(residual,))
     if run.converged:
