@@ -1,11 +1,7 @@
 """Whether sites agree: Cochran's Q, I² and pooled effects from sums, without showing what any site's estimate is.
 
 A site fits the model to its own rows by maximum likelihood, β_i with variances v_i, and sends w_i, w_i b_i, w_i b_i²
-<<<<<<< HEAD
-and w_i² for each coefficient, where w_i = 1/v_i and b_i = β_i − β is measured from the pooled answer. From these sums:
-=======
 and w_i² for each coefficient, where w_i = 1/v_i and b_i = β_i − β is measured from the pooled answer. From their sums:
->>>>>>> h/stats
 
     Q = Σwb² − (Σwb)²/Σw,    I² = (Q − k + 1)/Q,    τ² = (Q − k + 1)/(Σw − Σw²/Σw)     (DerSimonian and Laird 1986)
 
@@ -126,15 +122,9 @@ class Heterogeneity:
         hidden = self.sites[0] - len(effect.shown)
         if hidden:
             parts.append(f'<text x="20" y="{bottom + 20}" fill="#555">{hidden} sites are not shown.</text>')
-<<<<<<< HEAD
-        height = bottom + 40
-        return (
-            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 860 {height}" width="860" height="{height}" '
-=======
         size = f'viewBox="0 0 860 {bottom + 40}" width="860" height="{bottom + 40}"'
         return (
             f'<svg xmlns="http://www.w3.org/2000/svg" {size} '
->>>>>>> h/stats
             f'font-family="Helvetica, Arial, sans-serif" font-size="15" fill="#222">{"".join(parts)}</svg>'
         )
 
