@@ -185,7 +185,7 @@ def glm(
         >>> south = {"sick": [1, 1, 6], "age": [35, 44, 70], "days": [10, 10, 30]}
         >>> fit = fd.glm("sick ~ age + offset(log(days))", {"north": north, "south": south}, "poisson")
         >>> round(fit["age"].value, 4), round(fit["age"].error, 4)
-        (0.0216, 0.0183)
+        (0.0328, 0.0196)
     """
     loss, link = _loss_of(family, link, alpha, power)
     check("The 'errors' of glm", errors, choices=ERRORS)
