@@ -122,6 +122,9 @@ def federation(tmp_path_factory):
 
 @pytest.fixture
 def many_columns(monkeypatch):
-    """Make every problem one of many columns; programs that were traced before know nothing of it."""
+    """Make every problem one of many columns; what was traced before knows nothing of it."""
+    from foedus.federation import layout
+
     monkeypatch.setattr("foedus.certificate.measure.GAP_COLUMNS", 2)
     monkeypatch.setattr("foedus.numerics.interpreter.dispatch._programs", OrderedDict())
+    monkeypatch.setattr(layout, "parts", layout.parts.__wrapped__)  # not the one that is traced once

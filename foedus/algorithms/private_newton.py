@@ -103,6 +103,12 @@ def caps_of(terms: Terms) -> tuple[LossCap, ...]:
                 f"PrivateNewton takes no cap of scope {constraint.scope!r}: a mean over clients of group means divides "
                 "by how many examples a group has at each client, which is private; use scope='local'."
             )
+        limits = constraint.limit.values() if isinstance(constraint.limit, Mapping) else [constraint.limit]
+        if constraint.skip or None in limits:
+            raise FoedusError(
+                "PrivateNewton takes no cap that is left out at a client: that a client has no row of a group is an "
+                "exact figure about its rows; leave skip= and None out."
+            )
         if not isinstance(constraint.where, Where):
             raise FoedusError(
                 "PrivateNewton needs fd.label(v) or fd.group(v) as the group of a cap: of a function of all rows "
@@ -363,8 +369,8 @@ def pooled_slopes(estimate: CapEstimate) -> PooledSlopes:
     own = jnp.where(many > 1, tau / (tau + jnp.where(known, variance, 1.0)), 1.0)
     weight = jnp.where(known, 1.0 / (tau + jnp.where(known, variance, 1.0)), 0.0)
     total = jnp.maximum(jnp.sum(weight, axis=0), TINY)
-    shared = (1.0 - own)[:, None, :] * (weight / total)[None, :, :]
-    mixture = own[:, None, :] * jnp.eye(slope.shape[0])[:, :, None] + shared
+    common = (1.0 - own)[:, None, :] * (weight / total)[None, :, :]
+    mixture = own[:, None, :] * jnp.eye(slope.shape[0])[:, :, None] + common
     posterior = own * jnp.where(known, variance, 0.0) + (1.0 - own) ** 2 / total
     return PooledSlopes(jnp.einsum("nmk,mkd->nkd", mixture, slope), jnp.where(known, posterior, 0.0), mixture)
 
@@ -689,13 +695,13 @@ class PrivateNewton(Releasing, Summing, Constrained):
         return NewtonMessage(server.w, server.root, Each(place), Each(server.multipliers))
 
     def send(
-        self, terms: Terms, client: NewtonClient, message: NewtonMessage, data: Data, shared: Array, own: Array,
+        self, terms: Terms, client: NewtonClient, message: NewtonMessage, data: Data, common: Array, own: Array,
         sensitivity: Array, key: Array,
     ) -> tuple[NewtonClient, NewtonReply]:  # fmt: skip
         """A client's next state and its release of the two parts."""
         noise, place = self.sound, message.place
         reach = jnp.sum(jnp.abs(message.w))
-        spent, speaks, z, mine = release_vector(noise, client.spent, reach, shared, own.ravel(), sensitivity, key)
+        spent, speaks, z, mine = release_vector(noise, client.spent, reach, common, own.ravel(), sensitivity, key)
         slots = jnp.zeros((terms.clients, *own.shape)).at[place].set(mine.reshape(own.shape))
         scale = jnp.zeros(terms.clients).at[place].set(jnp.where(speaks, spent.scale, 0.0))
         caps = jnp.zeros((terms.clients, own.shape[0])).at[place].set(limits_of_caps(terms, data))
@@ -794,9 +800,9 @@ class Looks(Round):
         self, terms: Terms, client: NewtonClient, message: NewtonMessage, data: Data, key: Array
     ) -> tuple[NewtonClient, NewtonReply]:
         noise, limits, blocks = self.algorithm.sound, self.algorithm.limits(terms), Blocks.of(terms)
-        shared, own = look(terms, message.w, message.root, data, noise, limits, blocks.cells)
+        common, own = look(terms, message.w, message.root, data, noise, limits, blocks.cells)
         change = look_change(terms, noise, limits, blocks, data.count, message.w, message.root)
-        return self.algorithm.send(terms, client, message, data, shared, own, change, key)
+        return self.algorithm.send(terms, client, message, data, common, own, change, key)
 
     def aggregate(self, terms: Terms, server: NewtonServer, replies: NewtonReply, present: Present) -> NewtonServer:
         assert terms.loss is not None and terms.loss.curvature is not None
@@ -840,8 +846,8 @@ class Measures(Round):
         noise, limits = self.algorithm.sound, self.algorithm.limits(terms)
         own = measure(terms, message.w, data, noise, limits)
         change = measure_change(terms, noise, data.count)
-        shared = jnp.zeros(1)  # noise alone: whoever adds up needs no special case
-        after, reply = self.algorithm.send(terms, client, message, data, shared, own, change, key)
+        common = jnp.zeros(1)  # noise alone: whoever adds up needs no special case
+        after, reply = self.algorithm.send(terms, client, message, data, common, own, change, key)
         # L = f + Σλ·excess, and the row that a certificate knows is the group's mean loss − cap, excess over share
         share = jnp.sum(groups_of(terms, data) * data["weight"], axis=1) / data.count
         return replace(after, mu=message.multipliers * share), reply

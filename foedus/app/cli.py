@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from foedus.app.commands import experiment, federation, site
+from foedus.app.commands import courier, experiment, federation, site
 from foedus.app.commands.experiment import INTERRUPTED
 from foedus.app.commands.report import card, report, summary, watch
 from foedus.base.errors import FoedusError
@@ -89,6 +89,7 @@ app.command()(experiment.frontier)
 for command in (report, card, summary, watch):
     app.command()(command)
 app.add_typer(federation.app, name="federation")
+app.add_typer(courier.app, name="courier")
 app.add_typer(site.party_app, name="party")
 app.add_typer(site.app, name="site")
 for point in entry_points(group="foedus.commands"):  # those of foedus-lab, where it is installed

@@ -13,7 +13,7 @@ import numpy as np
 
 from foedus.base.errors import FoedusError, did_you_mean
 from foedus.base.files import Json
-from foedus.data.columns import Words, is_number, listing, missing_in, text_of
+from foedus.data.columns import Words, is_number, listing, missing_in, text_of, visible_form, with_codes
 from foedus.data.tables import Table
 
 RULES = ("mean", "drop", "error")  # for missing values
@@ -145,6 +145,9 @@ def features_of(everyone: Mapping[str, Table], roles: Roles) -> tuple[str, ...]:
                 table.column(name, f"{what!r} in [data]")
     others = {roles.label, roles.group, roles.cluster, *roles.drop}
     if roles.features is not None:
+        if len(set(roles.features)) < len(roles.features):
+            repeated = next(name for place, name in enumerate(roles.features) if name in roles.features[:place])
+            raise FoedusError(f"features names {repeated!r} twice; name each column once.")
         if roles.label in roles.features:
             raise FoedusError(f"the label {roles.label!r} is among the features; take it out of 'features' in [data].")
         return roles.features
@@ -156,6 +159,11 @@ def features_of(everyone: Mapping[str, Table], roles: Roles) -> tuple[str, ...]:
         for name in features:
             if name not in mine:
                 extra = sorted(mine - set(features))
+                if twin := next((one for one in extra if visible_form(one) == visible_form(name)), None):
+                    raise FoedusError(
+                        f"{table.source}: its column {with_codes(twin)} looks like {with_codes(name)} of "
+                        f"{first.source} and is written with other characters; rename it in the file."
+                    )
                 rename = f", or rename in [data.sites.{site}], as {{ {extra[0]!r} = {name!r} }}" if extra else ""
                 raise FoedusError(
                     f"{table.source}: it has no column {name!r}, which {first.source} has; every site needs the same "

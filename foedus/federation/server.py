@@ -163,6 +163,9 @@ class ServerSession:
         self.holdout = Holdout.from_json(order.holdout)
         masking = replace(masking_of(algorithm, terms), verified=order.verified) if order.secure else None
         forms = layout.forms(self.replies, masking)
+        self.numbers = max(count_of(form.shape) for form in forms)
+        if masking is not None and order.verified:
+            masking.check_size(self.numbers, terms.clients)
         sizes = [
             (packing.size_of(down), packing.size_of(up)) for down, up in zip(self.messages, self.replies, strict=True)
         ]

@@ -47,6 +47,7 @@ class Loss:
     smooth: ClassVar[bool] = True
     curvature: ClassVar[float | None] = None
     nonnegative: ClassVar[bool] = False
+    above_zero: ClassVar[bool] = False  # whether it is above 0 for every prediction
     quadratic: ClassVar[bool] = False  # whether it is ½(z − y)²
     likelihood: ClassVar[bool] = False
     link: ClassVar[str] = "identity"  # of a regression: the function of the mean of y that z is; or "log"
@@ -145,6 +146,7 @@ class Binomial(Loss):
 
     kind = "classification"
     nonnegative = True
+    above_zero = True
     likelihood = True
 
     def probability(self, z: Array) -> Array:

@@ -22,6 +22,8 @@ from foedus.problem.stacked import Client, PreparedSites, Stacked, check_labels,
 from foedus.problem.terms import Constraint, Data, Mask, Shape, Terms
 from foedus.problem.weights import FACTOR, Weights, site_weights
 
+REMEDY = 'write skip = "undefined", which leaves it out there and says so, or merge the site with another'
+
 
 class Problem:
     """A federated problem: minimise Σ ω_i f_i(w) + h(w) subject to constraints, with Σ ω_i = 1.
@@ -141,8 +143,9 @@ class Problem:
             if isinstance(constraint, LossRows):
                 self._check_loss_rows(constraint, dim)
             if constraint.scope != "global":
+                names = [name for name in self.names if self._needs_rows(constraint, name)]
                 for mask in constraint.masks():
-                    self._check_mask(mask, f"its {_kind_of(constraint)}", "drop the constraint there or merge the site")
+                    self._check_mask(mask, f"its {_kind_of(constraint)}", REMEDY, names)
                 continue
             for mask in constraint.masks():
                 assert self.server is not None
@@ -270,13 +273,21 @@ class Problem:
         arrays = {k: np.asarray(v)[i] for k, v in self.data.items()}
         return Data({k: v[:count] if k in by_row else v for k, v in arrays.items()})
 
-    def _check_mask(self, where: Mask, what: str, remedy: str) -> None:
+    @staticmethod
+    def _needs_rows(constraint: Constraint, name: str) -> bool:
+        """Whether a constraint is undefined at a client without rows in its subgroups, and not left out there."""
+        return not isinstance(constraint, LossRows) or (not constraint.skip and constraint.applies_at(name))
+
+    def _check_mask(self, where: Mask, what: str, remedy: str, names: Sequence[str] | None = None) -> None:
         key = getattr(where, "key", None)
         if key is not None and key not in self.data:
             raise FoedusError(f"the clients have no array {key!r}, which {where} needs; give (X, y, group).")
         counts = play(jax.vmap(lambda d: jnp.sum(d["weight"] * where(d))), self.data)
-        if np.any(counts == 0):
-            name = self.stacked.name(int(np.argmin(counts)))
+        empty = [
+            name for name, n in zip(self.names, counts, strict=True) if n == 0 and (names is None or name in names)
+        ]
+        if empty:
+            name = empty[0]
             which = where if key is not None else "the chosen property"
             raise FoedusError(f"client {name!r}: no example has {which}, so {what} is undefined; {remedy}.")
 

@@ -19,6 +19,7 @@ from foedus.base.pytrees import PyTree, Traffic
 from foedus.base.quantities import count, duration, size
 from foedus.certificate.measure import Certificate
 from foedus.privacy.ledger import Ledger
+from foedus.problem.losses import class_of
 from foedus.problem.weights import in_words
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from foedus.statistics.rates import Decision
 
 SCHEMA = 1  # of the files that `Run.save` writes
-RULES = "preprocessing.json"
+RULES, PLAN = "preprocessing.json", "plan.json"
 
 
 @dataclass
@@ -61,6 +62,7 @@ class Run:
         evaluations: figures on rows that took no part in training, by the name of the rows.
         coefficients: the model in units of the data with standard errors, of a run of an experiment file.
         classes: the labels of the negative and of the positive class, as in the arrays; empty for a regression.
+        plan: what real sites have agreed to: its digest, who has signed it, how answers are added up, and its limits.
         rules: how raw rows become numbers, where `foedus run` or `fd.data.prepare` prepared the data.
 
     Example:
@@ -95,11 +97,18 @@ class Run:
     coefficients: "CoefficientTable | None" = None
     classes: tuple[float, ...] = ()
     rules: "Preprocessing | None" = None
+    plan: Json | None = None
 
     @property
     def evaluation(self) -> "Evaluation | None":
         """The figures on held-out rows; where none were held out, those on the rows evaluated last; or None."""
         return self.evaluations.get("held-out rows") or next(reversed(self.evaluations.values()), None)
+
+    @property
+    def log_odds(self) -> bool:
+        """Whether the model's scores are log-odds, so that they stand for probabilities."""
+        loss = self.settings.get("problem", {}).get("loss")
+        return isinstance(loss, dict) and class_of(str(loss.get("name", ""))).log_odds
 
     def __str__(self) -> str:
         algorithm = self.settings["algorithm"]["name"]
@@ -114,6 +123,8 @@ class Run:
         optimality = self.certificate.optimality(self.objective) if self.worst_case is None else None
         if optimality is not None:
             lines.insert(2, optimality)
+        if self.decision is not None:
+            lines += self.decision.sentences(log_odds=self.log_odds)
         if (weights := in_words(self.settings.get("problem", {}).get("weights"))) is not None:
             lines.append(f"the objective is {weights}")
         lines += [f"{name} was left out {why}" for name, why in self.left_out.items()]
@@ -266,8 +277,10 @@ class Run:
         record["decision"] = None if self.decision is None else self.decision.to_json()
         record["coefficients"] = None if self.coefficients is None else self.coefficients.to_json()
         record["evaluations"] = [evaluation.to_json() for evaluation in self.evaluations.values()]
-        for apart in ("w", "history", "multipliers", "ledger", "rules"):
+        for apart in ("w", "history", "multipliers", "ledger", "rules", "plan"):
             del record[apart]
+        if self.plan is not None:
+            write_whole(folder / PLAN, (json.dumps(self.plan, indent=1) + "\n").encode())
         if self.rules is not None:
             write_whole(folder / RULES, (json.dumps(self.rules.to_json(), indent=1) + "\n").encode())
         if self.ledger is not None:
@@ -325,7 +338,8 @@ def load(folder: str | Path) -> Run:
 
         rules = Preprocessing.load(folder / RULES)
     w = rebuild(note["tree"], iter(leaves))
-    return Run(w=w, history=history, multipliers=multipliers, ledger=ledger, rules=rules, **record)
+    plan = json.loads((folder / PLAN).read_text()) if (folder / PLAN).is_file() else None
+    return Run(w=w, history=history, multipliers=multipliers, ledger=ledger, rules=rules, plan=plan, **record)
 
 
 def _evidence(record: Json) -> Json:

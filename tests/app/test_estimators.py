@@ -166,7 +166,7 @@ def test_terms_that_cannot_be_met_are_warned_of_by_name():
     for sign, (name, rows) in zip((1, 1, -1), SIZES.items(), strict=True):
         clash[name] = (sign * np.abs(np.random.default_rng(0).normal(size=(rows, 4))), np.arange(rows) % 2)
     with pytest.warns(
-        ConvergenceWarning, match=r"no feasible point was found .* at '(north|south|west)'.*NOT certified"
+        ConvergenceWarning, match=r"no feasible point was found: .* at '(north|south|west)'.*NOT certified"
     ) as caught:
         model = fd.NeymanPearsonClassifier(MAX_LOSS, fit_intercept=False).fit(clash)
     assert caught[0].filename == __file__

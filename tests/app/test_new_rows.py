@@ -108,12 +108,12 @@ def test_evaluate_takes_the_site_before_the_file(ask: Ask):
     files = [f"{path.stem}={path}" for path in sorted(Path("later").glob("*.csv"))]
     status, out, _ = ask("evaluate", "runs/study", *files)
     assert status == 0, out
-    Path("again.csv").write_bytes(Path("later/celle.csv").read_bytes())
-    _, own, _ = ask("evaluate", "runs/study", "celle=again.csv", "--json")
-    _, common, _ = ask("evaluate", "runs/study", "altona=common/celle.csv", "--json")
+    Path("again.csv").write_bytes(Path("later/emden.csv").read_bytes())
+    _, own, _ = ask("evaluate", "runs/study", "emden=again.csv", "--json")
+    _, common, _ = ask("evaluate", "runs/study", "altona=common/emden.csv", "--json")
     figures = [part.partition('"overall"')[2].partition('"loss"')[0] for part in (own, common)]
     assert figures[0] == figures[1] != ""
-    assert ask("evaluate", "runs/study", "celle=again.csv", "celle=common/celle.csv")[0] == 2
+    assert ask("evaluate", "runs/study", "emden=again.csv", "emden=common/emden.csv")[0] == 2
 
 
 def test_numbers_far_from_the_training_are_counted_and_refused_when_asked(ask: Ask):

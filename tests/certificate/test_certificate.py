@@ -99,7 +99,7 @@ def test_the_printed_table_has_a_row_for_each_site_and_constraint():
         assert f"{r.value:.4f}" in line
         assert f"{r.multiplier:.4g}" in line
         assert ("= " in line) == (r.kind == "==")
-    assert "certified (1e-06, 1e-06)" in head
+    assert "certified (1e-6, 1e-6)" in head
     assert run.certificate.by_site().keys() == {*NAMES, "server"}
     assert [r.constraint for r in run.certificate.by_site()["ash"]] == ["linear", "linear row 0", "linear row 1"]
 

@@ -112,7 +112,7 @@ def hilltop(w, data):
 def test_a_stationary_point_that_is_no_minimum_is_called_so(algorithm, objective, kind):
     run = fd.solve(fd.Problem([{"b": np.ones(2)}], objective=objective), algorithm, w0=np.zeros(2))
     assert run.certificate.kind == kind
-    assert f"the point is a {kind}, not a minimum" in str(run).splitlines()[0]
+    assert any(line.startswith(f"the point is a {kind}, not a minimum") for line in str(run).splitlines())
 
 
 @pytest.mark.slow

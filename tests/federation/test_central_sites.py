@@ -83,7 +83,7 @@ def without_masks(header):
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        (more_sites, "asks for sums with at least 6 other sites, and this run has 3"),
+        (more_sites, "the roster lacks 'site-0', a site of the plan"),
         (without_masks, "does not protect its reply alone"),
     ],
 )

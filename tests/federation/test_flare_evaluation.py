@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from evaluated_wards import HELD, Attack, simulated
 from plans import holding_out
-from wards import FREE, QUICK, STUDY, Ward
+from wards import FREE, QUICK, STUDY, Ward, rules_from_sums
 
 from foedus.app.experiment import build
 from foedus.data.holdout import split_cohort
@@ -33,7 +33,7 @@ def test_the_figures_are_those_of_a_simulation(tmp_path):
     assert figures.total == sum(round(0.3 * 60) for _ in ward.names)
     trained = split_cohort(ward.cohort, ward.shares)[0]
     assert result.rules is not None
-    rules = build.rules_of(ward.case.settings, trained)
+    rules = rules_from_sums(ward, trained)
     assert Preprocessing.from_json(result.rules) == rules  # held-out rows set no scale
 
 
@@ -111,7 +111,7 @@ def test_a_site_that_prepares_its_data_anew_still_knows_the_model_it_has_evaluat
 
         def ask(self, messages, timeout):
             name = self.names[0]
-            kinds = ("columns", "sums", "squares", "prepare", "hello", "join")
+            kinds = ("columns", "sums", "prepare", "hello", "join")
             if name in messages and packing.unseal(messages[name])[0]["ask"] in kinds:
                 self.past += (messages[name],)
             return super().ask(messages, timeout)

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from hospitals import BY_SEX
-from wards import FREE, STUDY, Ward, numbers
+from wards import FREE, STUDY, Ward, numbers, rules_from_sums
 
 import foedus as fd
 from foedus.app.experiment import build, file
@@ -28,7 +28,7 @@ def test_the_answer_is_the_simulators(tmp_path):
     expected = fd.solve(built.problem, built.algorithm, max_rounds=8)
     result = Result.from_bytes(ward.play().to_bytes())
     assert result.rules is not None
-    assert preprocess.Preprocessing.from_json(result.rules) == built.rules
+    assert preprocess.Preprocessing.from_json(result.rules) == rules_from_sums(ward)
     np.testing.assert_allclose(result.conclusion.w, expected.w, rtol=0, atol=1e-12)
     np.testing.assert_allclose(result.history["objective"], expected.history["objective"], rtol=1e-9)
     np.testing.assert_allclose(result.conclusion.certificate.stationarity, expected.certificate.stationarity, rtol=1e-6)
@@ -46,7 +46,7 @@ def test_the_answer_is_the_simulators(tmp_path):
 )
 def test_every_rule_is_the_simulators(tmp_path, text):
     ward = Ward(tmp_path, text)
-    assert ward.rules() == build.rules_of(ward.case.settings, ward.cohort)
+    assert ward.rules() == rules_from_sums(ward)
 
 
 def test_noise_is_added_at_the_sites_and_is_nobodys_to_repeat(tmp_path):
@@ -70,7 +70,7 @@ def test_noise_is_added_at_the_sites_and_is_nobodys_to_repeat(tmp_path):
 
 def test_columns_are_called_as_the_site_says(tmp_path):
     ward = Ward(tmp_path)
-    expected = build.rules_of(ward.case.settings, ward.cohort)
+    expected = rules_from_sums(ward)
     path = tmp_path / "hospitals/city.csv"
     path.write_text(path.read_text().replace("readmitted", "again", 1).replace("age", "years", 1))
     ward.sources["city"] = Source(path)
@@ -93,7 +93,7 @@ def test_what_a_site_will_not_tell(tmp_path):
     with pytest.raises(Missing, match="its policy lets it tell no more than 1 words of a column"):
         ward.rules()
     ward.policy = Policy(min_rows=1000, **FREE)
-    with pytest.raises(Missing, match="it has fewer rows than its policy asks for"):
+    with pytest.raises(Missing, match="it does not take part; its own log says why"):
         ward.rules()
     ward.policy = Policy(algorithms=("ProxAL",), **FREE)
     with pytest.raises(Missing, match="its policy allows ProxAL, not FedGiA"):
@@ -107,7 +107,7 @@ def test_what_a_site_will_not_tell(tmp_path):
     path.write_text(path.read_text().replace(",yes\n", ",patient 4711\n", 1) + "\n")
     ward.heard.clear()
     path.write_text(path.read_text().replace("\n", ",\n"))
-    with pytest.raises(Missing, match="client 'city' refuses: its data do not fit the experiment; its own log"):
+    with pytest.raises(Missing, match="client 'city' refuses: it does not take part; its own log"):
         ward.rules()
     assert not any(b"4711" in raw for raw in ward.heard)
 

@@ -98,7 +98,7 @@ def test_each_sites_own_page_has_its_rows_and_nothing_of_the_others(tmp_path, ca
         (own,) = rows[name]
         page = re.sub(r'<span.*?</span>| class="t"|(?<=>)\s+(?=<)', "", page)
         assert f"<td>{own.value:.4f}</td><td>{own.cap:.4g}</td>" in page
-        assert "Every term holds here" in page
+        assert "Every constraint holds here" in page
         assert "accuracy" in page
         for other, (row,) in rows.items():
             if other != name:

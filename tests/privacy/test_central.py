@@ -373,12 +373,13 @@ def test_a_server_that_states_more_sites_than_there_are_gets_no_sum(tmp_path):
     noise = replace(hall.order.algorithm.noise, sites=10, tolerate=3)
     algorithm, terms = replace(hall.order.algorithm, noise=noise), replace(hall.order.terms, clients=10)
     site = hall.site["site-1"]
-    site.masks.check({"secure": True}, 10, algorithm)  # nothing can be told by the statement alone
-    site.masks.begin({"run": "r1", "secure": True, "max_rounds": 4}, algorithm, terms)
+    stated = {"run": "r1", "secure": True, "max_rounds": 4, "parties": [f"site-{i + 1}" for i in range(10)]}
+    site.masks.check(stated, 10, algorithm)  # nothing can be told by the statement alone
+    site.masks.begin(stated, algorithm, terms)
     assert site.masks.least_others == 6
     for one in hall.site.values():
         one.masks.check_run = lambda header: None
-        one.masks.begin({"run": "r1", "secure": True, "max_rounds": 4}, algorithm, terms)
+        one.masks.begin(stated, algorithm, terms)
     header = {"ask": "keys", "run": "r1", "round": None, "epoch": 0}
     notes = [packing.unseal(one.answer(packing.seal(header)))[1] for one in hall.site.values()]
     roster = roster_of(KeyNote.from_bytes(note) for note in notes).to_bytes()

@@ -300,8 +300,8 @@ def test_pages_show_the_figures_over_all_rows():
     loose, tight = (fd.constraints.LossCap(at_most=cap, where=fd.group(0)) for cap in (5.0, 0.01))
     run = fd.solve(fd.Problem(sites, loss=fd.losses.logistic), fd.FedAvg(), max_rounds=2)
     for terms, words in (
-        ([loose], "Every cap holds there too, over all sites (single ones are not seen), with 95 % confidence"),
-        ([loose, tight], "Not every cap holds there: "),
+        ([loose], "Every constraint holds on these rows too, over all sites (single ones are not seen)"),
+        ([loose, tight], "Not every constraint holds on these rows: "),
     ):
         problem = fd.Problem(sites, loss=fd.losses.logistic, constraints=terms)
         run.evaluations["held-out rows"] = fd.evaluate(problem, run.w, sites, secure=True, source="held-out rows")

@@ -75,6 +75,12 @@ class Ward:
         return prepare(self.request(run), exchange)[1]
 
 
+def rules_from_sums(ward: Ward, cohort=None) -> preprocess.Preprocessing:
+    """The simulator's rules as they follow from sums alone: without quantiles, which need the rows in one place."""
+    cohort = cohort or ward.cohort
+    return build.rules_of(ward.case.settings, cohort, preprocess.Here(cohort.tables, dict.fromkeys(cohort.tables)))
+
+
 def numbers(ward: Ward) -> str:
     """The study with bounds of every column of numbers, the words of every other, and noise on the sums."""
     bounds = [f"{name!r} = [-1000, 1000]" for name in ward.cohort.features if name not in ward.cohort.words]

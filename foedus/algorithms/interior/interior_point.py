@@ -185,7 +185,7 @@ class InteriorPoint(Accountable, Constrained, Summing):
         if terms.dim > self.most:
             raise FoedusError(
                 f"InteriorPoint keeps {2 * METHOD.depth} vectors of all variables, too many for {terms.dim} of them "
-                f"(at most {self.most}); use ProxAL with constraints, FedGiA or Scaffold without."
+                f"(at most {self.most}); leave the choice to auto."
             )
         return Fit(self, problem, max_rounds=500, few_rounds=not self.learns(terms))
 
@@ -471,8 +471,8 @@ class InteriorPoint(Accountable, Constrained, Summing):
         base, ending, points = server.base, int(server.ending), int(server.inquiry.id)
         violation = f"the largest violations of all parties add up to {float(base.number('violation')):.3g}"
         if converged:
-            both = f"optimal and feasible to {short(self.eps1)}"
-            apart = f"optimal to {short(self.eps1)} and feasible to {short(self.eps2)}"
+            both = f"first-order optimal and feasible to {short(self.eps1)}"
+            apart = f"first-order optimal to {short(self.eps1)} and feasible to {short(self.eps2)}"
             reached = both if self.eps1 == self.eps2 else apart
             what = f"optimal to within a gap of {short(self.gap)}" if self.eps1 == np.inf else reached
             # a long step alone may follow a direction in which nothing changes, as with columns that repeat each other

@@ -248,7 +248,7 @@ class Coupled:
 
     c: Array
     J: Array
-    bent: Array
+    image: Array
 
 
 @state
@@ -257,7 +257,7 @@ class QuadraticModel:
 
     curvature: Any  # K_i, its upper triangle; or a LearntShare
     lag: Array  # ∇f_i/n + Jᵀz
-    bent: Any  # K_i·w_i, or () where curvature is learnt
+    image: Any  # K_i·w_i, or () where curvature is learnt
     f: Array  # f_i/n
     force: Array  # ‖∇f_i/n‖_∞
     local: Any  # OwnRows, or () without local rows
@@ -270,7 +270,7 @@ class QuadraticModel:
         return QuadraticModel(
             curvature=LearntShare.zero(terms) if learns else jnp.zeros(dim * (dim + 1) // 2),
             lag=vector,
-            bent=() if learns else vector,
+            image=() if learns else vector,
             f=zero,
             force=zero,
             local=OwnRows.none(dim) if rows else (),
@@ -366,12 +366,12 @@ class SiteView:
             change = jnp.where(first, 0.0, change)
             D, diagonal = stiffness(rows, equal), derivatives.diagonal(weights)
             curvature: Any = learnt_share(terms, diagonal, change, D, J, ask.scale, ask.part)
-            bent: Any = ()
+            image: Any = ()
         else:
-            curvature, bent = derivatives.along(weights, ask.w)
+            curvature, image = derivatives.along(weights, ask.w)
             if count:
                 K = matrix(rows, J, equal)
-                curvature, bent = curvature + pack(K), bent + K @ ask.w
+                curvature, image = curvature + pack(K), image + K @ ask.w
         local, lag, kept = (), shares.g, rows.z
         if count:
             sums = row_sums(rows, c, lambda v: v @ J, mu, self.eps2, equal)
@@ -381,7 +381,7 @@ class SiteView:
         model = QuadraticModel(
             curvature=curvature,
             lag=lag,
-            bent=bent,
+            image=image,
             f=shares.f,
             force=force,
             local=local,
@@ -402,11 +402,11 @@ def account_of(terms: Terms, ask: InteriorAsk, reply: Reply) -> Account | None:
         return None
     w, size = np.asarray(ask.w), n * np.atleast_1d(model.force)
     g = n * np.asarray(model.lag) if isinstance(model.local, tuple) else None
-    if isinstance(model.bent, tuple):
+    if isinstance(model.image, tuple):
         return Account(w, size, n * float(model.f), g)
     K = np.zeros((terms.dim, terms.dim))
     K[np.triu_indices(terms.dim)] = model.curvature
-    return Account(w, size, n * float(model.f), g, K + np.triu(K, 1).T, np.asarray(model.bent))
+    return Account(w, size, n * float(model.f), g, K + np.triu(K, 1).T, np.asarray(model.image))
 
 
 # --- the server ---
@@ -561,7 +561,7 @@ class ServerView:
             c, J = shares.c, shares.J
         if terms.rows[2]:
             q, Q = at.coupled.c, at.coupled.J
-            q = q + jnp.where(complete, 0.0, Q @ w - at.coupled.bent)
+            q = q + jnp.where(complete, 0.0, Q @ w - at.coupled.image)
             c, J = jnp.concatenate([c, q]), jnp.concatenate([J, Q])
         c, J = jnp.concatenate([c, self.form.rows(x)]), jnp.pad(J, ((0, 0), (0, rest)))
 
@@ -593,7 +593,7 @@ class ServerView:
             change = at.curvature.change + z @ (J - base.J)[: terms.rows[1], :dim]
         else:
             K = jnp.pad(unpack(at.curvature, dim), (0, rest))
-            drift = jnp.where(complete, 0.0, K[:dim, :dim] @ w - at.bent)
+            drift = jnp.where(complete, 0.0, K[:dim, :dim] @ w - at.image)
             K = K + (J * D[:stated, None]).T @ J + self.form.blocks(x, D[stated:], rows.z[stated:]).dense()
             if derivatives is not None:
                 K = K.at[:dim, :dim].add(derivatives.matrix(z))

@@ -64,7 +64,7 @@ from foedus.robust.stress import Robust, Stress
 
 SHIFT = 1e-14  # added to the unit diagonal of a scaled matrix: a rounding error
 GRID = np.array([1.0, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1, 0.05, 0.02])  # steps that sites say yes or no to
-TABLE = ("bend", "v", "v_0", "v_mu", "bent")  # what the table has beside the row ∂V/∂x
+TABLE = ("bend", "v", "v_0", "v_mu", "image")  # what the table has beside the row ∂V/∂x
 NUMBERS = ("gap", "excess", "count")
 
 
@@ -79,18 +79,18 @@ class RobustSums:
     gradient: Array
     gradient_mu: Array
     lag: Array
-    bent: Array  # K_s·x_s + cross_s·m_s, with which a silent site's share is brought to a new point
+    image: Array  # K_s·x_s + cross_s·m_s, with which a silent site's share is brought to a new point
     table: Array  # (clients, shared + TABLE)
     numbers: Array  # NUMBERS
     primal: Array  # how many sites say yes to each primal step of GRID
     dual: Array
 
     @staticmethod
-    def zero(held: int, clients: int) -> "RobustSums":
-        vector, steps = jnp.zeros(held), jnp.zeros(len(GRID))
+    def zero(n_common: int, clients: int) -> "RobustSums":
+        vector, steps = jnp.zeros(n_common), jnp.zeros(len(GRID))
         return RobustSums(
-            jnp.zeros(held * (held + 1) // 2), vector, vector, vector, vector,
-            jnp.zeros((clients, held + len(TABLE))), jnp.zeros(len(NUMBERS)), steps, steps,
+            jnp.zeros(n_common * (n_common + 1) // 2), vector, vector, vector, vector,
+            jnp.zeros((clients, n_common + len(TABLE))), jnp.zeros(len(NUMBERS)), steps, steps,
         )  # fmt: skip
 
 
@@ -162,7 +162,7 @@ class RobustServerView:
     own: Data
 
     @property
-    def held(self) -> int:
+    def n_common(self) -> int:
         """How many variables the sites share."""
         return self.form.size(self.terms.dim) if self.form.shares_lambda else self.terms.dim
 
@@ -174,7 +174,7 @@ class RobustServerView:
 
     @property
     def size(self) -> int:
-        return self.held + (self.terms.dim if self.absolute else 0)
+        return self.n_common + (self.terms.dim if self.absolute else 0)
 
     @property
     def nu(self) -> float:
@@ -194,10 +194,10 @@ class RobustServerView:
         if self.form.shares_lambda:
             ends = jnp.zeros(dim - self.form.ball.intercept if self.form.box else 0)
             maps = self.form.maps(dim, Radius(jnp.zeros(()), self.own["robust.kappa"], ends, ends))
-            rest = ((0, 0), (0, n - self.held))
+            rest = ((0, 0), (0, n - self.n_common))
             G, g, S = [jnp.pad(maps.G, rest)], [maps.g], jnp.pad(maps.S, rest)
         if self.absolute:
-            t = eye[self.held :]
+            t = eye[self.n_common :]
             G, g = [*G, t - eye[:dim], t + eye[:dim]], [*g, jnp.zeros(2 * dim)]
         if isinstance(h, Box):
             for sign, end in ((1.0, h.low), (-1.0, h.high)):
@@ -245,23 +245,23 @@ class RobustServerView:
         if self.form.shares_lambda:
             c = c.at[dim].set(self.own["robust.price"])
         if isinstance(h, ElasticNet):
-            c = c.at[self.held :].set(h.lam1)
+            c = c.at[self.n_common :].set(h.lam1)
             bend = bend.at[:dim].set(h.lam2)
         return jnp.dot(c, x) + 0.5 * jnp.dot(bend, x**2), c + bend * x, bend
 
     def system(self, at: Position, sums: RobustSums, complete: Array) -> RobustSystem:
         """The system at a position; where not all sites spoke of it, the silent ones' shares are brought to it."""
-        n, held, size = self.terms.clients, self.held, self.size
-        theta, q, x = self.own["robust.theta"], self.weights(at), at.x[: self.held]
-        upper = np.triu_indices(held)
-        K = jnp.zeros((held, held)).at[upper].set(sums.hessian)
+        n, n_common, size = self.terms.clients, self.n_common, self.size
+        theta, q, x = self.own["robust.theta"], self.weights(at), at.x[: self.n_common]
+        upper = np.triu_indices(n_common)
+        K = jnp.zeros((n_common, n_common)).at[upper].set(sums.hessian)
         K = K + K.T - jnp.diag(jnp.diag(K))
-        cross = sums.table[:, :held]
-        bend, v, v_0, v_mu, bent = sums.table[:, held:].T
-        drift = jnp.where(complete, 0.0, K @ x + cross.T @ q - sums.bent)
-        shift = jnp.where(complete, 0.0, cross @ x - bend * q - bent)
+        cross = sums.table[:, :n_common]
+        bend, v, v_0, v_mu, image = sums.table[:, n_common:].T
+        drift = jnp.where(complete, 0.0, K @ x + cross.T @ q - sums.image)
+        shift = jnp.where(complete, 0.0, cross @ x - bend * q - image)
         v, v_0 = v + shift, v_0 + shift
-        rest = (0, size - held)
+        rest = (0, size - n_common)
         own, gradient, ridge = self.cost(at.x)
         rows: SampleRowSums = row_sums(self.of_x, at.x, at.of_x, jnp.asarray(self.nu))
         A = jnp.pad(K, rest) + jnp.diag(ridge) + rows.hessian
@@ -420,7 +420,7 @@ class RobustInterior(OtherForm, Robust, Summing):
         view = self.view(terms, own)
         start, no, infinite, one = view.start(w0), jnp.zeros((), bool), jnp.full((), jnp.inf), jnp.ones(())
         return RobustServer(
-            inquiry=Inquiry.first(RobustSums.zero(view.held, terms.clients)),
+            inquiry=Inquiry.first(RobustSums.zero(view.n_common, terms.clients)),
             base=start,
             error=infinite,
             trial=start,
@@ -440,8 +440,8 @@ class RobustInterior(OtherForm, Robust, Summing):
 
     def join(self, terms: Terms, data: Data, w0: Array) -> SiteState:
         site = self.site(terms, data)
-        shared = first_shared(terms, site.form, data["robust.kappa"], w0)
-        return SiteState.before(site.start(shared, site.share), RobustSums.zero(site.held, terms.clients))
+        common = first_shared(terms, site.form, data["robust.kappa"], w0)
+        return SiteState.before(site.start(common, site.share), RobustSums.zero(site.n_common, terms.clients))
 
     def site(self, terms: Terms, data: Data) -> RobustSite | PolyhedronSite:
         rho = jnp.zeros(()) if self.plain.shares_lambda else data["robust.rho"]
@@ -456,7 +456,7 @@ class RobustInterior(OtherForm, Robust, Summing):
         view, at = self.view(terms, server.own), server.trial
         return RobustAsk(
             about=server.inquiry.question,
-            x=at.x[: view.held],
+            x=at.x[: view.n_common],
             m=Each(view.weights(at)),
             index=Each(jnp.arange(terms.clients)),
             mu=server.course.mu,
@@ -477,14 +477,14 @@ class RobustInterior(OtherForm, Robust, Summing):
         self, terms: Terms, share: SiteShare, x: Array, m: Array, index: Array, primal: Array, dual: Array
     ) -> RobustSums:
         """A site's share as it is added to those of the others."""
-        bent = jnp.dot(share.cross, x) - share.bend * m
-        row = jnp.concatenate([share.cross, jnp.stack([share.bend, share.v, share.v_0, share.v_mu, bent])])
+        image = jnp.dot(share.cross, x) - share.bend * m
+        row = jnp.concatenate([share.cross, jnp.stack([share.bend, share.v, share.v_0, share.v_mu, image])])
         return RobustSums(
             hessian=share.hessian[np.triu_indices(x.shape[0])],
             gradient=share.gradient,
             gradient_mu=share.gradient_mu,
             lag=share.lag,
-            bent=share.hessian @ x + share.cross * m,
+            image=share.hessian @ x + share.cross * m,
             table=jnp.zeros((terms.clients, row.shape[0])).at[index].set(row),
             numbers=jnp.stack([share.gap, share.excess, share.count]),
             primal=primal,
@@ -607,13 +607,13 @@ class RobustInterior(OtherForm, Robust, Summing):
     def propose(self, terms: Terms, server: RobustServer, clients: Sequence[SiteState]) -> list[Proposal]:
         """What the worst case does at each client: the multipliers at the last point that was accepted."""
         form = self.plain.form(terms)
-        shared = server.base.of_x if form.shares_lambda and not form.polyhedral else None
+        common = server.base.of_x if form.shares_lambda and not form.polyhedral else None
         visits = [c.trial if int(c.trial.id) > int(server.inquiry.rejected) else c.base for c in clients]
-        return [propose(form, terms.dim, visit.place, shared) for visit in visits]
+        return [propose(form, terms.dim, visit.place, common) for visit in visits]
 
 
 def propose(
-    form: EpigraphForm, dim: int, place: SitePosition | PolyhedronPosition, shared: Multipliers | None
+    form: EpigraphForm, dim: int, place: SitePosition | PolyhedronPosition, common: Multipliers | None
 ) -> Proposal:
     """The proposal of one site, whose arrays are NumPy's.
 
@@ -621,7 +621,7 @@ def propose(
         form: the program that the site solves.
         dim: the number of columns of X.
         place: where the site ended.
-        shared: the multipliers of the rows in λ where λ is the server's, and then counts with weight 1.
+        common: the multipliers of the rows in λ where λ is the server's, and then counts with weight 1.
     """
     weight = float(place.m)
     if isinstance(place, PolyhedronPosition):
@@ -634,7 +634,7 @@ def propose(
         mass = mass[1:]  # the first piece is 0, or what the sample would lose anyway
     if isinstance(form.ball.loss, losses.Huber):
         slope = np.asarray(place.alpha)[0]
-    rows, unit = (place.rows, weight) if shared is None else (shared, 1.0)
+    rows, unit = (place.rows, weight) if common is None else (common, 1.0)
     return Proposal(weight, mass, slope, total_move(form, dim, np.asarray(rows.z), np.asarray(rows.q)) / unit, None)
 
 

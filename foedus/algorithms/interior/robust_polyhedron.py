@@ -80,7 +80,7 @@ class PolyhedronSite:
     d: Array
 
     @property
-    def held(self) -> int:
+    def n_common(self) -> int:
         """How many entries of (w, λ) the server holds."""
         return self.form.server_entries(self.x.shape[1])
 
@@ -97,10 +97,10 @@ class PolyhedronSite:
         """The barrier's weight of the row that is no sample's, λ's floor."""
         return evenness(self.omega) * self.share
 
-    def start(self, shared: Array, m: Array) -> PolyhedronPosition:
+    def start(self, common: Array, m: Array) -> PolyhedronPosition:
         """The first place, at w and m: φ, t, λ and α in this order, each large enough for its inequalities."""
         layout, samples, dim = self.layout, self.samples, self.x.shape[1]
-        (J, rows), K, w = samples.room.shape, samples.slope.shape[0], shared[:dim]
+        (J, rows), K, w = samples.room.shape, samples.slope.shape[0], common[:dim]
         size = 1.0 + jnp.max(jnp.abs(w))
         length = jnp.sqrt(jnp.sum(samples.C**2, axis=1))
         phi = 0.1 * size / J / jnp.where(length > 0, length, 1.0)
@@ -108,8 +108,8 @@ class PolyhedronSite:
         r = residue(layout, samples, w, phi)
         t = jnp.abs(r[: layout.width]) + 0.05 * size
         lam = 1.0 + 1.1 * jnp.maximum(jnp.max(_norms(layout, samples, r, t)), samples.floor)
-        if self.held > dim:
-            lam = shared[dim]
+        if self.n_common > dim:
+            lam = common[dim]
             fit = jnp.minimum(1.0, 0.5 * lam / jnp.max(_norms(layout, samples, r, t)))
             r, t = fit * r, fit * t
         y = jnp.append(w, lam)
@@ -131,7 +131,7 @@ class PolyhedronSite:
         return PolyhedronPosition(PolyhedronIterate(y, alpha, s, z), m)
 
     def visit(
-        self, at: PolyhedronPosition, first: Array, shared: Array, m: Array, mu: Array, t: Array, dual: Array
+        self, at: PolyhedronPosition, first: Array, common: Array, m: Array, mu: Array, t: Array, dual: Array
     ) -> tuple[PolyhedronPosition, SiteShare, Array]:
         """The place after a step, the site's share there, and the inverses, as `RobustSite.visit` has them."""
         layout, samples = self.layout, self.samples
@@ -145,7 +145,7 @@ class PolyhedronSite:
             newton = system_at(iterate)
 
             def leave() -> tuple[PolyhedronIterate, SiteShare, Array]:
-                moved, ends = self.recover(layout, samples, iterate, newton, at.m, shared, m, mu, t, dual)
+                moved, ends = self.recover(layout, samples, iterate, newton, at.m, common, m, mu, t, dual)
                 return select(~first, moved, iterate), nothing, ends
 
             def arrive() -> tuple[PolyhedronIterate, SiteShare, Array]:
@@ -180,14 +180,14 @@ class PolyhedronSite:
 
     def recover(
         self, layout: PolyhedronLayout, samples: Samples, at: PolyhedronIterate, newton: Newton, m_old: Array,
-        shared: Array, m: Array, mu: Array, t: Array, dual: Array,
+        common: Array, m: Array, mu: Array, t: Array, dual: Array,
     ) -> tuple[PolyhedronIterate, Array]:  # fmt: skip
         """The iterate after the share t of the step that leads to the shared variables, and `visit`'s inverses."""
         dim, system = self.x.shape[1], newton.system
         hat, goal = jax.tree.map(lambda pair: pair[0] + mu * pair[1], (newton.hats, newton.aims))
-        dx, m_new = (shared - at.y[: self.held]) / t, m_old + (m - m_old) / t
+        dx, m_new = (common - at.y[: self.n_common]) / t, m_old + (m - m_old) / t
         dy = dx
-        if self.held == dim:
+        if self.n_common == dim:
             own = goal.right[dim] - system.g_m[dim] * m_new - jnp.dot(system.hessian[dim, :dim], dx)
             dy = jnp.append(dx, own / system.hessian[dim, dim])
         d = newton_direction(layout, samples, at, system, newton.short, hat, goal, dy, m_new)
@@ -195,8 +195,8 @@ class PolyhedronSite:
         # own variables, and slacks
         lam, inverse, rest = at.y[dim], _blocked(layout, at.s, d.s), kept_share(t)
         least = samples.floor + rest * (lam - samples.floor)
-        y = (at.y + t * dy).at[: self.held].set(shared)
-        y = y.at[dim].set(jnp.maximum(y[dim], least)) if self.held == dim else y
+        y = (at.y + t * dy).at[: self.n_common].set(common)
+        y = y.at[dim].set(jnp.maximum(y[dim], least)) if self.n_common == dim else y
         way = jnp.minimum(t, METHOD.edge / jnp.maximum(inverse, METHOD.edge))
         phi = at.s.phi + way * d.s.phi
         (r, tops), (dr, d_tops) = _own_r(layout, at.s), _own_r(layout, d.s)
@@ -223,7 +223,7 @@ class PolyhedronSite:
         gap = gap_of(layout, samples, at.s, at.z) + residual + jnp.sum(at.z.floor * jnp.abs(newton.floor_short))
         v = samples.rho * at.y[dim] + jnp.dot(samples.omega, at.alpha)
         v_0, v_mu, excess, hessian = v + rise[0] - m * bend, rise[1], jnp.zeros(()), system.hessian
-        if self.held == dim:
+        if self.n_common == dim:
             across, pivot = hessian[:dim, dim], hessian[dim, dim]
             g, c, b, pull = (-part[dim] / pivot for part in (gradient, slope_m, slope_mu, lag))
             v_0, v_mu, bend = v_0 + slope_m[dim] * g, v_mu + slope_m[dim] * b, bend - slope_m[dim] * c

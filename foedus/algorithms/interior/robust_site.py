@@ -186,7 +186,7 @@ class RobustSite:
         return self.x.shape[1]
 
     @property
-    def held(self) -> int:
+    def n_common(self) -> int:
         """How many entries of y the server holds: w, or all of y where λ is shared."""
         return self.form.size(self.dim) if self.form.shares_lambda else self.dim
 
@@ -202,7 +202,7 @@ class RobustSite:
     def rows(self, maps: Maps) -> SampleRows:
         """The rows of the site's own variables."""
         if self.form.shares_lambda:
-            return no_rows(self.held)
+            return no_rows(self.n_common)
         return SampleRows(maps.G, maps.g, maps.S, jnp.zeros(maps.S.shape[0]))
 
     def pieces(self, maps: Maps, y: Array) -> tuple[Array, Pieces | None]:
@@ -221,13 +221,13 @@ class RobustSite:
             return Elastic(-loss.eps, loss.eps, 1.0, 0.0)
         return Elastic(0.0, 1.0, -1.0, 1.0) if isinstance(loss, SmoothHinge) and not self.form.turns else None
 
-    def start(self, shared: Array, m: Array) -> SitePosition:
+    def start(self, common: Array, m: Array) -> SitePosition:
         """The first place, at w and m, with products in proportion to the loss there.
 
         A loss of 0, as of labels within the tube, says nothing: then the price of the ball does, or how far pieces are.
         """
         form, maps = self.form, self.maps
-        y = shared if form.shares_lambda or not form.robust else form.start(self.dim, shared, self.radius)
+        y = common if form.shares_lambda or not form.robust else form.start(self.dim, common, self.radius)
         u, pieces = self.pieces(maps, y)
         smooth, alpha, z = form.smooth(u), jnp.zeros(0), jnp.zeros((0, 0))
         loss = jnp.zeros(()) if smooth is None else jnp.dot(self.omega, smooth.value)
@@ -243,32 +243,32 @@ class RobustSite:
         if (elastic := self.elastic) is not None:
             alpha = first_springs(elastic.of(u[0]), elastic, product)
         rows = centred(self.rows(maps), y, self.nu * product)
-        return SitePosition(y, m, alpha, z, rows, jnp.zeros((y.shape[0] - self.held, self.held + 3)))
+        return SitePosition(y, m, alpha, z, rows, jnp.zeros((y.shape[0] - self.n_common, self.n_common + 3)))
 
     def visit(
-        self, at: SitePosition, first: Array, shared: Array, m: Array, mu: Array, t: Array, dual: Array
+        self, at: SitePosition, first: Array, common: Array, m: Array, mu: Array, t: Array, dual: Array
     ) -> tuple[SitePosition, SiteShare, Array]:
         """The place after `recover`, or `at` where it is the first; the share there; and the inverses of `recover`."""
-        moved, inverses = self.recover(at, shared, m, mu, t, dual)
+        moved, inverses = self.recover(at, common, m, mu, t, dual)
         place, share = self.eliminate(select(first, at, moved))
         return place, share, inverses
 
     def recover(
-        self, at: SitePosition, shared: Array, m: Array, mu: Array, t: Array, dual: Array
+        self, at: SitePosition, common: Array, m: Array, mu: Array, t: Array, dual: Array
     ) -> tuple[SitePosition, Array]:
         """The place after the share t of a step that leads the shared y and m to the given ones.
 
         `dual` is the share of the multipliers' step. Second, the inverses of the longest t and of the longest `dual`
         with which nothing would have to be held back.
         """
-        form, maps, held = self.form, self.maps, self.held
+        form, maps, n_common = self.form, self.maps, self.n_common
         rows, own_mu, rest = self.rows(maps), self.share * mu, kept_share(t)
-        dx, dm = (shared - at.y[:held]) / t, (m - at.m) / t
+        dx, dm = (common - at.y[:n_common]) / t, (m - at.m) / t
         dy = jnp.concatenate([dx, at.answer @ jnp.concatenate([dx, jnp.stack([jnp.ones(()), dm, mu])])])
         d_rows = change(rows, at.y, at.rows, dy, mu, self.nu)
         primal, dual_end = blocked(rows, at.y, dy), blocked_dual(at.rows, d_rows)
-        new = (at.y + t * dy).at[:held].set(shared)
-        if new.shape[0] > held:
+        new = (at.y + t * dy).at[:n_common].set(common)
+        if new.shape[0] > n_common:
             new = lifted(rows, at.y, new, rest, self.dim + 1, self.dim)
         alpha, z = at.alpha, at.z
         u, pieces = self.pieces(maps, at.y)
@@ -296,22 +296,22 @@ class RobustSite:
             z = jnp.maximum(at.z + dual * dz, rest * at.z)
             z = z * (m / jnp.sum(z, axis=0))
         multipliers = along(at.rows, d_rows, dual, rest)
-        if new.shape[0] > held:
+        if new.shape[0] > n_common:
             multipliers = balanced(form, multipliers, self.dim)
         place = SitePosition(new, m, alpha, z, multipliers, at.answer)
         return place, jnp.stack([primal, dual_end])
 
     def eliminate(self, at: SitePosition) -> tuple[SitePosition, SiteShare]:
         """The site's share in the Newton system, and the place with its answer to steps."""
-        form, maps, held, m, omega = self.form, self.maps, self.held, at.m, self.omega
-        sets, shared, size = maps.R.shape[0], maps.E.shape[0], at.y.shape[0]
+        form, maps, n_common, m, omega = self.form, self.maps, self.n_common, at.m, self.omega
+        sets, common, size = maps.R.shape[0], maps.E.shape[0], at.y.shape[0]
         # two r come with two pieces of one r each, and then all samples turn the same way
         joint = maps.R[0] if sets == 1 else maps.R[0] + maps.R[1]
         u, pieces = self.pieces(maps, at.y)
         smooth = self.smooth(u)
         # slopes in u: towards μ = 0, per unit of m, per unit of μ, and as they are; likewise in e
-        slopes, slopes_e = jnp.zeros((4, *u.shape)), jnp.zeros((4, shared))
-        bends, mixed, square = jnp.zeros(u.shape[1]), jnp.zeros((shared, u.shape[1])), jnp.zeros((shared, shared))
+        slopes, slopes_e = jnp.zeros((4, *u.shape)), jnp.zeros((4, common))
+        bends, mixed, square = jnp.zeros(u.shape[1]), jnp.zeros((common, u.shape[1])), jnp.zeros((common, common))
         v, shift = jnp.dot(maps.c, at.y), jnp.zeros(())
         v_mu, gap, count = shift, shift, jnp.zeros(())
         if smooth is not None:
@@ -358,21 +358,21 @@ class RobustSite:
         hessian, gap, count = hessian + sums.hessian, gap + sums.gap, count + self.nu * rows.count
         gradient, slope_m, slope_mu, lag = vectors.at[2].add(sums.pull_mu).at[3].add(sums.pull)
         v_0, bend, excess, answer = v - m * shift, shift, jnp.zeros(()), at.answer
-        if size > held:
+        if size > n_common:
             # the own variables leave: a Schur complement, scaled to a unit diagonal
-            own, across = hessian[held:, held:], hessian[:held, held:]
+            own, across = hessian[n_common:, n_common:], hessian[:n_common, n_common:]
             scale = 1.0 / jnp.sqrt(jnp.diag(own))
-            lower = cholesky(own * scale[:, None] * scale + 1e-15 * jnp.eye(size - held))
-            right = [a[held:, None] for a in (gradient, slope_m, slope_mu, lag)]
+            lower = cholesky(own * scale[:, None] * scale + 1e-15 * jnp.eye(size - n_common))
+            right = [a[n_common:, None] for a in (gradient, slope_m, slope_mu, lag)]
             moved = jnp.concatenate([across.T, *right], axis=1)
             moved = -scale[:, None] * cholesky_solve(lower, scale[:, None] * moved)
-            answer, (g, c, b, r) = moved[:, : held + 3], moved[:, held:].T
-            v_0, v_mu, bend = v_0 + slope_m[held:] @ g, v_mu + slope_m[held:] @ b, bend - slope_m[held:] @ c
-            excess = -0.5 * jnp.dot(lag[held:], r)
+            answer, (g, c, b, r) = moved[:, : n_common + 3], moved[:, n_common:].T
+            v_0, v_mu, bend = v_0 + slope_m[n_common:] @ g, v_mu + slope_m[n_common:] @ b, bend - slope_m[n_common:] @ c
+            excess = -0.5 * jnp.dot(lag[n_common:], r)
             gradient, slope_m, slope_mu, lag = (
-                a[:held] + across @ d for a, d in ((gradient, g), (slope_m, c), (slope_mu, b), (lag, r))
+                a[:n_common] + across @ d for a, d in ((gradient, g), (slope_m, c), (slope_mu, b), (lag, r))
             )
-            hessian = hessian[:held, :held] + across @ answer[:, :held]
+            hessian = hessian[:n_common, :n_common] + across @ answer[:, :n_common]
         place = dataclasses.replace(at, answer=answer)
         share = SiteShare(hessian, gradient, slope_mu, lag, slope_m, bend, v, v_0, v_mu, gap, excess, count)
         return place, share

@@ -1,4 +1,4 @@
-"""Commands that make finished and running jobs readable: `foedus report`, `card`, `summary` and `foedus watch`."""
+"""Commands that make runs readable, finished or not: `foedus report`, `card`, `summary` and `foedus watch`."""
 
 import json
 import math
@@ -37,16 +37,16 @@ def report(
         typer.Option(help="The HTML file to write; RUN/report.html when left out, or report.html here for several."),
     ] = None,
 ) -> None:
-    """Write the HTML report of a finished run, or of several side by side."""
+    """Write the HTML report of a run, or of several side by side; of an unfinished one as far as it is saved."""
     from foedus.app.experiment.compare import data_differ
+    from foedus.app.experiment.execute import open_run
     from foedus.app.report import html
-    from foedus.runtime.run import load
 
     folders = list(dict.fromkeys(folder_called(run) for run in runs))
     path = out or (folders[0] / "report.html" if len(folders) == 1 else Path("report.html"))
     if path.is_dir():
         raise FoedusError(f"--out {path} is a folder; expected the name of a file, such as {path / 'report.html'}.")
-    runs_by_name = dict(zip(names_of(folders), map(load, folders), strict=True))
+    runs_by_name = dict(zip(names_of(folders), map(open_run, folders), strict=True))
     description = html.asked_in(folders[0]) if len(folders) == 1 else {"data_differ": data_differ(folders)}
     typer.echo(html.write(runs_by_name, path, description))
 
@@ -57,14 +57,14 @@ def card(
         Path | None, typer.Option(help="The file to write, RUN/card.md when left out; '-' prints the card.")
     ] = None,
 ) -> None:
-    """Write the model card of a finished run: a page of Markdown with the certificate and its limits."""
+    """Write the model card of a run: a page of Markdown with the certificate and its limits."""
+    from foedus.app.experiment.execute import open_run
     from foedus.app.report import html
     from foedus.app.report.card import card as card_of
     from foedus.base.files import write_whole
-    from foedus.runtime.run import load
 
     folder = folder_called(run)
-    text = card_of(folder.resolve().name, load(folder), html.asked_in(folder))
+    text = card_of(folder.resolve().name, open_run(folder), html.asked_in(folder))
     if out == Path("-"):
         typer.echo(text, nl=False)
         return

@@ -93,6 +93,11 @@ def check_settings(settings: Settings) -> None:
     """Raise where rows cannot be kept out as the file asks; no data are looked at."""
     rates = rates_of(settings)
     check_terms(rates)
+    if build.secure_of(settings) and any(term.skip for term in rates):
+        raise FoedusError(
+            "[[constraints]] skip: under secure = true nobody knows which sites keep too few rows out for a bound, so "
+            "that none can be left out; leave skip out, or secure."
+        )
     if settings["summary"]["errors"] is not None:
         if settings["privacy"] is not None:
             raise FoedusError(

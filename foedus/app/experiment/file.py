@@ -4,6 +4,7 @@ A list where one value is expected makes one run for each of its values; several
 """
 
 import copy
+import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -90,7 +91,7 @@ PARTITION = {
     "num_shards_per_partition": Key("whole", "for shards", None, least=1, sweeps=True),
     "min_partition_size": Key("whole", "for dirichlet", None, least=1, sweeps=True),
     "partition_by": Key("text", "the column to deal out by; the label when left out"),
-    "seed": Key("whole", "keys the draw", 0, least=0, sweeps=True),
+    "seed": Key("whole", "keys the draw; that of the experiment when left out", None, least=0, sweeps=True),
 }
 PREPROCESS = {
     "scale": Key("text", "of number columns", "standard", SCALES),
@@ -164,13 +165,14 @@ class Experiment:
         return self.path.parent
 
 
-def load(path: Path, *, elsewhere: bool = False) -> Experiment:
+def load(path: Path, *, elsewhere: bool = False, text: str | None = None) -> Experiment:
     """Read an experiment file and check everything that can be checked without the data.
 
-    `elsewhere`: the sites bring their own rows, and the file need not say where they are.
+    `elsewhere`: the sites bring their own rows, and the file need not say where they are. `text`: what to read in the
+    place of the file's own content.
     """
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8") if text is None else text
     except FileNotFoundError:
         beside = [entry.name for entry in path.parent.glob("*.toml")] if path.parent.is_dir() else []
         hint = did_you_mean(path.name, beside) or " 'foedus init' writes one to start from."
@@ -226,6 +228,7 @@ def _read_settings(raw: Json, elsewhere: bool) -> Settings:
                 f"there is no key or section {key!r}; the sections are {', '.join([*SECTIONS, *OPEN])}.{hint}"
             )
     settings = _read_keys({k: v for k, v in raw.items() if k in TOP}, TOP, "")
+    _check_name(settings["name"])
     for section, keys in SECTIONS.items():
         section_keys = raw.get(section, {})
         if not isinstance(section_keys, dict):
@@ -241,6 +244,15 @@ def _read_settings(raw: Json, elsewhere: bool) -> Settings:
     settings["privacy"] = _read_privacy(raw.get("privacy"))
     _check_data(settings, elsewhere)
     return settings
+
+
+def _check_name(name: object) -> None:
+    """Raise where the name of a run could not be that of a folder in 'runs'."""
+    if isinstance(name, str) and (not name.strip(". ") or re.search(r"[/\\\x00-\x1f]", name)):
+        raise FoedusError(
+            f"name = {name!r}: the run directory is called so; expected a name without slashes, which is no path. "
+            "'out' says where else a run is kept."
+        )
 
 
 def _read_keys(request: Json, keys: Mapping[str, Key], place: str) -> Json:
@@ -316,9 +328,9 @@ def _read_several(value: object, place: str) -> object:
 
 
 def _read_algorithms(section: object) -> Json | Several:
-    """The algorithm, or several of which each makes a run."""
+    """The algorithm, or several of which each makes a run; "auto" where the file names none."""
     if section is None:
-        raise FoedusError('the section [algorithm] is missing; write [algorithm] and below it name = "ProxAL".')
+        section = "auto"
     if isinstance(section, str):
         section = {"name": section}
     sections = section if isinstance(section, list) else [section]
@@ -415,6 +427,10 @@ def _check_data(settings: Settings, elsewhere: bool) -> None:
         raise FoedusError(
             f"[data] {sources[0]} is one table: say which column is the site, or deal it out by [partition]."
         )
+    for key in ("features", "drop", "categorical"):
+        repeated = [name for place, name in enumerate(data[key] or ()) if name in data[key][:place]]
+        if repeated:
+            raise FoedusError(f"[data] {key} names {repeated[0]!r} twice; name each column once.")
     errors, cluster = settings["summary"]["errors"], settings["summary"]["cluster"]
     if (errors == "cluster") != (cluster is not None):
         raise FoedusError(

@@ -62,8 +62,8 @@ GLOSSARY = {
     "of the Lagrangian's gradient. 0 would be exact.",
     "Feasibility": "the largest violation over all constraints and sites.",
     "Complementarity, distance": "whether the multipliers fit the constraints: only a binding one has a multiplier.",
-    "Optimality gap": "how far the objective is above the best possible one: a proved bound where there is a ridge, "
-    "else an estimate from second derivatives.",
+    "Optimality gap": "how far the objective is above the best possible one: a bound that always holds where there is "
+    "a ridge, else an estimate from second derivatives.",
     "Certificate": "these figures measured after training, at the returned model and over all sites, by code that the "
     "training algorithm has no part in. They speak about the training rows; figures on new rows speak about others.",
     "Round": "one exchange of messages between the server and the sites; most methods make one iteration in it.",
@@ -274,6 +274,12 @@ def ledger(run: Run) -> Markup:
         bars = sites.bars(titles, rows)
     summary = words.capital(book.summary().splitlines()[0].removeprefix("privacy: "))
     return piece("ledger", summary, SIMULATED if is_simulated else "", bars, str(book))
+
+
+def plan(run: Run) -> Markup:
+    """Return the plan that the sites have agreed to; nothing for a simulation."""
+    rows = words.plan(run)
+    return piece("definitions", rows) if rows else Markup("")
 
 
 def noisy_caps(run: Run) -> Markup:

@@ -36,7 +36,12 @@ from foedus.federation.courier.file import (
     Unreadable,
     plain_arrays,
 )
-from foedus.federation.courier.keys import certificate_fingerprint, certificate_is_for, request_of
+from foedus.federation.courier.keys import (
+    certificate_fingerprint,
+    certificate_is_for,
+    public_fingerprint,
+    request_of,
+)
 from foedus.federation.gate import Outgoing
 from foedus.federation.names import RUNS
 from foedus.federation.plan import plan_digest
@@ -54,6 +59,7 @@ if TYPE_CHECKING:
 KEY, NAME, CERTIFICATE, ROOT_FILE = "startup/client.key", "courier/site.json", "site.crt", "root.pem"
 OVER = "over.foedus"  # the file that said that a run is over
 HERE_ALONE = ("failed", "lost", "ledger")  # codes of refusals that concern nobody but the site
+NOT_FIGURES = ("versions", "schema", "releases", "answers")  # parts of a reply's header that are about no row
 STATES_THE_RUN = ("columns", "hello")
 
 
@@ -158,6 +164,11 @@ class CourierSite:
         """The name of this site, once it has answered a file."""
         path = self.home / NAME
         return str(json.loads(path.read_text())["site"]) if path.is_file() else None
+
+    @property
+    def fingerprint(self) -> str:
+        """The fingerprint of this site's key."""
+        return public_fingerprint(self._key.public_key())
 
     # --- what has come ---
 
@@ -285,6 +296,7 @@ class CourierSite:
             if not (is_ours and is_signed_by(SITE, one.to, given, root, statement, key.sign(statement))):
                 raise FoedusError(f"the certificate in the file is not for the key of this site ({self.home / KEY}).")
             write_whole(self._project(one) / CERTIFICATE, given, private=True)
+            self.sessions.pop(place, None)  # it has signed with the bare key
 
     def _remember(self, one: CourierFile, session: SiteSession, answers: _Answers, place: Path) -> None:
         """Keep what the next answer needs, and then a copy of this one, by which it counts as given."""
@@ -479,7 +491,7 @@ def _arrays_of(payload: bytes, out: Outgoing | None) -> tuple[Json, ...]:
 def _numbers_in(value: object) -> int:
     """How many figures of the data a header holds; whether a number is one is not for it to say, so all count."""
     if isinstance(value, dict):
-        return sum(_numbers_in(part) for name, part in value.items() if name not in ("versions", "schema"))
+        return sum(_numbers_in(part) for name, part in value.items() if name not in NOT_FIGURES)
     if isinstance(value, list | tuple):
         return sum(map(_numbers_in, value))
-    return int(isinstance(value, float))
+    return int(isinstance(value, int | float) and not isinstance(value, bool))

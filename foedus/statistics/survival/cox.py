@@ -300,8 +300,8 @@ def cox(
         >>> north = {"time": [5, 8, 12, 20], "event": [1, 1, 0, 1], "age": [70, 61, 50, 66]}
         >>> south = {"time": [3, 9, 14], "event": [1, 0, 1], "age": [64, 48, 67]}
         >>> fit = fd.cox("Surv(time, event) ~ age", {"north": north, "south": south})
-        >>> round(fit["age"].ratio, 4)
-        1.0938
+        >>> round(fit["age"].ratio, 3)
+        1.143
     """
     check("The 'strata' of cox", strata, choices=("site",), none=True)
     check("The 'ties' of cox", ties, choices=TIES)
