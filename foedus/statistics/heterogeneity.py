@@ -83,12 +83,12 @@ class Heterogeneity:
         titles = ("", "Q", "p", "I²", "τ²", "fixed effect", "95 %", "random effect", "95 %")
         cells = [
             (e.name, f"{e.q.statistic:.2f}", p_text(e.q.p), f"{100 * e.i2:.0f} %", f"{e.tau2:.3g}",
-             f"{e.fixed[0]:.4g}", _between(e.fixed), f"{e.random[0]:.4g}", _between(e.random))
+             _number(e.fixed[0]), _between(e.fixed), _number(e.random[0]), _between(e.random))
             for e in self.effects
         ]  # fmt: skip
         fitted, every = self.sites
         note = f"From the own fits of {fitted} of {every} sites, of which sums alone were seen."
-        return "\n".join([*text_table(titles, cells), note]).replace("-", "−")
+        return "\n".join([*text_table(titles, cells), note])
 
     __repr__ = __str__
 
@@ -116,7 +116,7 @@ class Heterogeneity:
             mark = f'<path d="M{a:.1f} {y}L{x:.1f} {y - 7}L{b:.1f} {y}L{x:.1f} {y + 7}Z" fill="{colour}"/>'
             line = f'<path d="M{a:.1f} {y}H{b:.1f}" stroke="{colour}" stroke-width="2"/>'
             square = f'{line}<rect x="{x - 5:.1f}" y="{y - 5}" width="10" height="10" fill="{colour}"/>'
-            figure = f"{value:.3g} ({_between((value, error))})".replace("-", "−")
+            figure = f"{_number(value, 3)} ({_between((value, error))})"
             parts.append(f'<text x="20" y="{y + 5}">{escape(label)}</text>{mark if pooled else square}')
             parts.append(f'<text x="620" y="{y + 5}">{figure}</text>')
         hidden = self.sites[0] - len(effect.shown)
@@ -131,7 +131,11 @@ class Heterogeneity:
 
 def _between(effect: tuple[float, float]) -> str:
     value, error = effect
-    return f"{value - Q95 * error:.3g} to {value + Q95 * error:.3g}"
+    return f"{_number(value - Q95 * error, 3)} to {_number(value + Q95 * error, 3)}"
+
+
+def _number(value: float, digits: int = 4) -> str:
+    return f"{value:.{digits}g}".replace("-", "−")
 
 
 @dataclass(frozen=True, eq=False)
