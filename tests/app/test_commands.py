@@ -77,7 +77,7 @@ def test_a_run_directory_holds_what_is_needed_to_use_and_repeat_it(foedus: Comma
     assert f"objective {run.objective:.6g}" in result.out
     up, down = kept["preparation"]["up"], kept["preparation"]["down"]
     assert (
-        f"preparation beside that: 2 rounds for the scales and words of the columns, {up} B up and {down} B"
+        f"preparation beside that: 1 round for the scales and words of the columns, {up} B up and {down} B"
         in result.out
     )
 
