@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from foedus.algorithms.ens import ens
     from foedus.app.check import check_algorithm
     from foedus.app.estimators import FairClassifier, NeymanPearsonClassifier, RobustClassifier, RobustRegressor
+    from foedus.app.glm import glm
     from foedus.app.solve import solve
     from foedus.base.errors import FoedusError
     from foedus.federation.flare.driver import Flare
@@ -56,6 +57,7 @@ __all__ = [
     "data",
     "ens",
     "evaluate",
+    "glm",
     "group",
     "label",
     "load",
@@ -87,6 +89,7 @@ _HOMES = {
     "cox": "statistics.survival.cox",
     "ens": "algorithms.ens",
     "evaluate": "statistics",
+    "glm": "app.glm",
     "solve": "app.solve",
 }
 __getattr__, __dir__ = _late_names(__name__, _HOMES)

@@ -12,7 +12,7 @@ import typer
 
 from foedus.app.commands import courier, experiment, federation, site
 from foedus.app.commands.experiment import INTERRUPTED
-from foedus.app.commands.report import card, report, watch
+from foedus.app.commands.report import card, report, summary, watch
 from foedus.base.errors import FoedusError
 from foedus.base.files import check_folder
 
@@ -86,7 +86,7 @@ app.command()(experiment.predict)
 app.command()(experiment.export)
 app.command()(experiment.evaluate)
 app.command()(experiment.frontier)
-for command in (report, card, watch):
+for command in (report, card, summary, watch):
     app.command()(command)
 app.add_typer(federation.app, name="federation")
 app.add_typer(courier.app, name="courier")

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import numpy as np
 
 import foedus as fd
+from foedus.data.preprocess import fit
 from foedus.data.sites import Roles
 from foedus.federation import packing, spec
 from foedus.federation.order import Order, over_a_network
@@ -44,6 +45,7 @@ class ClerkPlan:
     secure: bool = False
     max_rounds: int = 4
     counts_rows: bool = False
+    summary: str | None = None
 
     @property
     def roles(self) -> Roles:
@@ -65,6 +67,9 @@ class ClerkPlan:
 
     def verified(self, sites: int) -> bool:
         return False
+
+    def rules(self, cohort, answers):
+        return fit(cohort, answers=answers)
 
     def order(self, cohort, rules, run, sites) -> Order:
         one = fd.Problem({"any": (np.zeros((2, len(rules.names))), np.array([0.0, 1.0]))}, loss=fd.losses.logistic)

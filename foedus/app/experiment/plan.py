@@ -83,6 +83,8 @@ class Plan:
         if not self.secure:
             return
         check_enough(sites, "sites")
+        if self.verified(sites):
+            masking_of(self.algorithm(sites), self._stand_in(sites).terms).check_size(1, sites)
         if isinstance(noise := sound_noise(self.algorithm(sites)), NoiseShares):
             noise.check_useful(max(1, len(self.roles.features or ())))
 
@@ -122,6 +124,11 @@ class Plan:
     def counts_rows(self) -> bool:
         """Whether sites tell their number of rows, because they weigh by it."""
         return build.counts_rows(self.settings)
+
+    @property
+    def summary(self) -> str | None:
+        """How the standard errors are computed that the sites are asked for at the end; None where they are not."""
+        return self.settings["summary"]["errors"]
 
     @property
     def secure(self) -> bool:
@@ -176,7 +183,12 @@ class Plan:
     def verified(self, sites: int) -> bool:
         """Return whether the sites check the server."""
         who = build.participation_of(self.settings)
-        return self.secure and is_verified(self.algorithm(sites), who, sites, has_own_data=False)
+        return self.secure and self._verify and is_verified(self.algorithm(sites), who, sites, has_own_data=False)
+
+    @property
+    def _verify(self) -> bool:
+        runtime = build.runtime_of(self.settings).get("runtime")
+        return runtime is None or runtime.verify
 
     def rules(self, cohort: Cohort, answers: Answers) -> Preprocessing:
         """Fit the preprocessing over the sites."""
@@ -216,4 +228,5 @@ class Plan:
             fit.problem, fit.algorithm, w0, run=run, sites=sites, seed=int(self.settings["seed"]),
             max_rounds=self.max_rounds, participation=setup.participation, secure=self.secure,
         )  # fmt: skip
-        return replace(order, holdout=self.holdout.to_json(), groups=rules.groups)
+        stated = {"groups": rules.groups, "verify": self._verify, "summary": self.summary}
+        return replace(order, holdout=self.holdout.to_json(), **stated)

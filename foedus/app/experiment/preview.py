@@ -14,11 +14,13 @@ from foedus.app.experiment import build, figures
 from foedus.app.experiment.build import RunSetup, fit_of
 from foedus.base.engine import float64
 from foedus.base.pytrees import nbytes
-from foedus.base.quantities import size
+from foedus.base.quantities import number, short, size
 from foedus.data import preprocess, tables
 from foedus.data.columns import Words, listing, missing_in, text_of
+from foedus.data.doubts import Doubt
 from foedus.data.preprocess import Category, Number, Preprocessing
 from foedus.data.sites import Cohort
+from foedus.privacy.releasing import sound_noise
 from foedus.problem.pooled import Pooled
 from foedus.protocol.algorithm import name_of
 from foedus.runtime.simulate import start
@@ -37,6 +39,7 @@ TYPICAL: dict[str, tuple[int, int]] = {
 }
 UNENDING = ("FedAvg", "FedProx", "LocalSGD")  # they come near the optimum and did not pass the test in 20,000 rounds
 SITES, FIRST, LAST = 30, 15, 10  # a longer list of sites shows its first and its last ones
+HOPELESS = 10.0  # how many times as long as any mean of gradients the noise of a round is where nothing can be learnt
 COLUMNS = 40  # the most rows in the table of columns
 
 
@@ -256,6 +259,34 @@ def rounds_line(name: str, limit: int) -> str:
         f"at most {limit:,} rounds; the breast-cancer set took {low:,} to {high:,} at 5 and 20 sites, and other data, "
         f"more columns or caps that bind at more sites may take many times as many{advice}"
     )
+
+
+def noise_doubts(setup: RunSetup) -> list[Doubt]:
+    """Return doubts about noise that drowns whatever the data say; no data are looked at but the numbers of rows."""
+    rules, sites = setup.rules, setup.problem.terms.clients
+    rows = {name: table.rows for name, table in setup.cohort.tables.items()}
+    doubts = []
+    if rules.epsilon is not None:
+        # Laplace noise of scale b has the variance 2b², and the noises of all sites add up
+        spread = preprocess.FIGURES * len(rules.columns) / rules.epsilon * (2.0 * sites) ** 0.5
+        if spread > sum(rows.values()):
+            doubts.append(
+                Doubt("[preprocess] epsilon", "", f"{short(rules.epsilon)} is too small to scale columns by: the "
+                      f"noise of a count is about {number(spread)} rows, and there are {number(sum(rows.values()))}.")
+            )  # fmt: skip
+    noise = sound_noise(fit_of(setup).algorithm)
+    if noise is not None and rows:
+        # one row changes the mean of clipped gradients by this share of the longest one
+        change = noise.gradient_change / noise.clip / min(rows.values())
+        ratio = noise.multiplier * change * (setup.problem.terms.dim / sites) ** 0.5
+        if ratio > HOPELESS:
+            total = noise.epsilon if noise.total is None else noise.total[0]
+            doubts.append(
+                Doubt("[privacy] epsilon", "", f"{short(total)} is too small to learn from these rows: the noise of "
+                      f"one round is {number(ratio)} times as long as the longest mean of clipped gradients; raise "
+                      "it, play fewer rounds, or bring more rows.")
+            )  # fmt: skip
+    return doubts
 
 
 def describe(setup: RunSetup, data: DataOutlook, out: Path, state: str) -> Group:
