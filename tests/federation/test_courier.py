@@ -23,7 +23,9 @@ from masked_halls import COORDINATOR as PROJECT
 
 import foedus as fd
 from foedus.app.experiment.courier import exchanges_of
+from foedus.app.experiment.remote import run_of
 from foedus.base.errors import FoedusError
+from foedus.data.preprocess import Preprocessing
 from foedus.federation.courier.coordinator import CourierPlan
 from foedus.federation.courier.file import ANSWER, COORDINATOR, CourierFile, Unreadable, arrays_of
 from foedus.federation.courier.site import CourierSite
@@ -58,7 +60,8 @@ holdout = 0.25
 """
 NAMED = STUDY.replace("[problem]", f"features = {json.dumps(NUMBERS)}\n[problem]", 1)
 CAP = '[[constraints]]\ntype = "LossCap"\nwhere = "label yes"\nat_most = 0.6\n'
-CAPPED = NAMED + CAP  # federated scaling, logistic regression, a cap at every site, held-out figures
+SUMMARY = '[summary]\nerrors = "hessian"\n'
+CAPPED = NAMED + CAP + SUMMARY  # scaling, logistic regression, a cap at every site, held-out figures, coefficients
 NEYMAN_PEARSON = CAPPED.replace('loss = "logistic"', 'loss = "logistic"\nwhere = "label no"')
 
 
@@ -159,6 +162,12 @@ def test_a_certified_model_under_a_cap_takes_at_most_twelve_exchanges_and_says_s
     end = result.conclusion
     assert end.certificate.holds(1e-6, 1e-6)
     assert len(end.certificate.rows) == 5
+    last = ward.plan.question(ward.exchanges, "city")
+    assert [one.header["ask"] for one in last.messages] == ["measure", "errors", "evaluate"]
+    table = run_of(ward.plan.work.plan, Preprocessing.from_json(result.rules), result, ward.plan.work).coefficients
+    assert table is not None
+    assert [row.name for row in table.rows] == [*NUMBERS, "(intercept)"]
+    assert all(row.error > 0 for row in table.rows)
     assert result.evaluation is not None
     assert 70 <= Evaluation.from_json(result.evaluation).total <= 80  # a quarter of 300 rows, class by class
     assert max(len(one.content) for one in carried(ward)) < 5000

@@ -110,10 +110,7 @@ def test_where_a_policy_limits_answers_those_of_a_summary_count(tmp_path):
     asked.play()
     more = [note for note in asked.notes if note.startswith("Numbers: ")]
     assert shares
-    assert all(
-        _share(b) > _share(a)
-        for a, b in zip(shares, more, strict=True)
-    )
+    assert all(_share(b) > _share(a) for a, b in zip(shares, more, strict=True))
 
 
 @pytest.mark.parametrize(
