@@ -76,7 +76,7 @@ def exchanges_of(request: Request[Plan]) -> Exchanges:
     decisions = len(plan.holdout.rates) * (umbrella.MOST_PROPOSALS + 1)
     levered = plan.summary in LEVERED  # such errors are asked for twice
     if not plan.secure:
-        with_plan = sums > 0 and plan.sketch is not None  # then the first sums are asked for with the plan itself
+        with_plan = plan.sketch is not None  # then the first sums are asked for with the plan itself
         return Exchanges(1 + sums - with_plan, plan.max_rounds, 1 + levered + decisions)
     # a table's keys need an exchange and their roster travels with the first vectors; the keys of the rounds travel
     # with the total of the last sum, and their roster with the first vectors

@@ -61,7 +61,7 @@ def _one(what: str, problem: Problem, algorithm: Algorithm, secure: bool) -> Mea
     with tempfile.TemporaryDirectory(prefix="foedus-") as folder:
         place = Path(folder)
         for i, name in enumerate(order.sites):
-            np.savez(place / f"{name}.npz", **site_arrays(fit.problem, i))
+            np.savez(place / f"{name}.npz", **site_arrays(fit.problem, i))  # pyright: ignore[reportArgumentType]
             settings = place / f"home-{name}" / "local" / SITE_FILE
             settings.parent.mkdir(parents=True)
             settings.write_text(f"[data]\nfile = '../../{name}.npz'\n{POLICY}")
