@@ -4,8 +4,10 @@
     foedus party start KIT    in the background
     foedus party stop KIT     without a question; the processes of its jobs end with it
 
-A party that crashes is started again; one that crashes five times within a minute each is given up, with the reason in
-`out.log`. FLARE starts a process for each job, in a session of its own: these carry a mark, by which they are found.
+A party whose supervisor is killed ends by itself, and what is left of it is ended before the next one starts, so that
+there are never two. A party that crashes is started again; one that crashes five times within a minute each is given
+up, with the reason in `out.log`. FLARE starts a process for each job, in a session of its own: these carry a mark, by
+which they are found.
 """
 
 import json
@@ -51,9 +53,9 @@ def command_of(kit: Path) -> list[str]:
 
 
 def environment_of(mark: str) -> dict[str, str]:
-    """Return the environment of a party's process."""
+    """Return the environment of a party's process, which ends when this process ends."""
     own = {"MALLOC_ARENA_MAX": "2", "JAX_PLATFORMS": os.environ.get("JAX_PLATFORMS", "cpu"), MARK: mark}
-    return os.environ | own
+    return os.environ | own | {frames.SUPERVISOR: str(os.getpid())}
 
 
 def begin(kit: Path, mark: str) -> subprocess.Popen[bytes]:
@@ -108,6 +110,7 @@ def run(kit: Path) -> None:
     for line in warnings_of(kit):
         print(line, file=sys.stderr, flush=True)
     write_whole(kit / RUNS / RECORD, json.dumps({"pid": os.getpid(), "began": began(os.getpid())}).encode())
+    end_all(str(kit))  # what is left of a party whose supervisor was killed
     signals: list[int] = []
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda number, frame: signals.append(number))
