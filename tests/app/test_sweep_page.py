@@ -75,6 +75,8 @@ def test_a_page_has_a_line_for_each_setting_and_folds_the_runs(swept):
 
 def test_settings_of_one_seed_each_stay_single_runs(swept):
     one_seed = {name: run for name, run in swept.items() if "seed=0" in name}
-    assert not sweep.repeated(one_seed)
+    assert not sweep.has_repetitions(one_seed)
     other = {name: replace(run, settings=run.settings | {"algorithm": {"name": name}}) for name, run in swept.items()}
-    assert not sweep.repeated(other), "runs of different algorithms are not repetitions, whatever they are called"
+    assert not sweep.has_repetitions(other), (
+        "runs of different algorithms are not repetitions, whatever they are called"
+    )

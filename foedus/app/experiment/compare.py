@@ -29,7 +29,7 @@ def worst(run: Run) -> str:
 
 def table(runs: Mapping[str, Run], data_differ: bool = False) -> str:
     """Return a table with a row for each run, or each setting of several seeds; a narrow terminal wraps whole lines."""
-    if sweep.repeated(runs):
+    if sweep.has_repetitions(runs):
         titles, settings = sweep.summary_lines(runs)
         lines = text_table(titles, settings, [0])
         return "\n".join([*lines, caption(runs, data_differ)])
@@ -67,7 +67,7 @@ def table(runs: Mapping[str, Run], data_differ: bool = False) -> str:
 def caption(runs: Mapping[str, Run], data_differ: bool = False) -> str:
     """Return how the figures were measured, and a sentence where the runs are of different problems."""
     text = "Measured over all sites at the returned model; stationarity is 0 at an optimum; time is without compiling."
-    if sweep.repeated(runs):
+    if sweep.has_repetitions(runs):
         text = "Mean ± standard deviation over the seeds of a setting, measured over all sites at the returned model; "
         text += "sent bytes and time are means, time without compiling."
     elif not all(run.converged for run in runs.values()):

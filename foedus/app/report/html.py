@@ -79,7 +79,7 @@ def page(runs: Mapping[str, Run], request: Json, pulse: str | None = None) -> st
     """Return the whole page; one with a `pulse` follows a running job."""
     alike = tradeoff.one_problem(runs) and not request.get("data_differ")
     page_charts = sections.charts_of(runs, alike)
-    if sweep.repeated(runs):
+    if sweep.has_repetitions(runs):
         title = str(request.get("title") or "Comparison of " + words.join_names(list(runs)))
         page_charts = sweep.curves(page_charts, runs)
         verdict, parts = _sweep(runs, request, page_charts, alike)
@@ -180,14 +180,14 @@ def _sweep(
         ("tradeoff", "Trade-off", tradeoff.section(cap_curves)),
         ("asked", "Problem", sections.request_section(list(runs.values()), request)),
         ("runs", "Runs", piece("folded", f"Each of the {number(len(runs))} runs", sections.table_of_runs(runs))),
-        ("terms", "Constraints by site", _folded("Each constraint at each site", sites.dots(runs))),
+        ("terms", "Constraints by site", _details("Each constraint at each site", sites.dots(runs))),
         ("settings", "Settings", piece("folded", "What differs between the runs", sections.differences(runs))),
         ("words", "Glossary", sections.glossary(list(runs.values()))),
     ]
     return sweep.verdict(runs, alike, data_differ), parts
 
 
-def _folded(summary: str, content: Markup) -> Markup:
+def _details(summary: str, content: Markup) -> Markup:
     return piece("folded", summary, content) if content else content
 
 

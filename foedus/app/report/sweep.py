@@ -58,7 +58,7 @@ def settings_of(runs: Mapping[str, Run]) -> list[SweepSetting]:
     return [SweepSetting(name, own) for (name, _), own in groups.items()]
 
 
-def repeated(runs: Mapping[str, Run]) -> bool:
+def has_repetitions(runs: Mapping[str, Run]) -> bool:
     """Whether a setting was run with several seeds."""
     return any(len(setting.runs) > 1 for setting in settings_of(runs))
 
@@ -73,7 +73,7 @@ def figures_of(runs: Mapping[str, Run]) -> list[SweepFigure]:
         figures.append(SweepFigure("violation", "Largest violation", lambda run: run.certificate.feasibility, spread))
     for name in sections.COMPARED:
         if any(run.evaluation is not None and name in run.evaluation.overall for run in every):
-            figures.append(SweepFigure(name, f"{TITLES[name][0]}, new rows", _measured(name), _written(name)))
+            figures.append(SweepFigure(name, f"{TITLES[name][0]}, new rows", _on_new_rows(name), _text_of(name)))
     figures += [
         SweepFigure("rounds", "Rounds", lambda run: run.rounds, spread),
         SweepFigure("bytes", "Sent", lambda run: run.traffic.up + run.traffic.down, _mean_alone(size)),
@@ -89,14 +89,14 @@ def _or_nan(value: float | None) -> float:
     return math.nan if value is None else value
 
 
-def _measured(name: str) -> Callable[[Run], float]:
+def _on_new_rows(name: str) -> Callable[[Run], float]:
     def of(run: Run) -> float:
         return run.evaluation[name].value if run.evaluation is not None and name in run.evaluation.overall else math.nan
 
     return of
 
 
-def _written(name: str) -> Callable[[np.ndarray], str]:
+def _text_of(name: str) -> Callable[[np.ndarray], str]:
     return (lambda values: f"{spread(100 * values)} %") if name in SHARES else spread
 
 
