@@ -47,10 +47,10 @@ def _plans(plans: list[Json]) -> Markup:
     """What this site has agreed to, and how much each plan tells of its rows where no noise covers them."""
     rows: list[tuple[str, ...]] = []
     for plan in plans:
-        told = plan["told"] or {}
+        limits = plan["limits"] or {}
         signed = name_in(plan["signed"]["certificate"]) if plan["signed"] else "nobody"
         figures = ("share", "least", "leverage")
-        cells = ("–" if told.get(name) is None else f"{told[name]:.3g}" for name in figures)
+        cells = ("–" if limits.get(name) is None else f"{limits[name]:.3g}" for name in figures)
         rows.append((plan["run"], plan["time"], signed, plan["plan"][:16], *cells))
     heads = ("Run", "Accepted", "Signed by", "Digest", "Share of numbers", "Fewest rows", "Largest leverage")
     return _table(heads, rows)
