@@ -185,7 +185,7 @@ def glm(
         >>> south = {"sick": [1, 1, 6], "age": [35, 44, 70], "days": [10, 10, 30]}
         >>> fit = fd.glm("sick ~ age + offset(log(days))", {"north": north, "south": south}, "poisson")
         >>> round(fit["age"].value, 4), round(fit["age"].error, 4)
-        (0.0216, 0.0183)
+        (0.0328, 0.0196)
     """
     loss, link = _loss_of(family, link, alpha, power)
     check("The 'errors' of glm", errors, choices=ERRORS)
@@ -200,16 +200,16 @@ def glm(
     if weights is not None and family in SEVERAL:
         raise FoedusError(f"weights are not for a multinomial or an ordinal response, and family is {family!r}.")
     more = tuple(name for name in (weights, cluster) if name is not None)
-    listed = (Design(formula).response,) if family in SEVERAL else ()
-    design, here = learn(formula, tables_of(sites), more, secure, listed)
+    responses = (Design(formula).response,) if family in SEVERAL else ()
+    design, here = learn(formula, tables_of(sites), more, secure, responses)
     rows: Mapping[str, FormulaRows] = here.data  # pyright: ignore[reportAssignmentType]
-    made = {site: design.columns_of(own) for site, own in rows.items()}
-    names = next(iter(made.values()))[1]
+    designs = {site: design.columns_of(own) for site, own in rows.items()}
+    names = next(iter(designs.values()))[1]
     if not names:
         raise FoedusError(f"the formula {formula!r} has no columns on its right side, not even a constant.")
-    shift, scale = _standard({site: X for site, (X, _) in made.items()}, names, secure)
+    shift, scale = _standard({site: X for site, (X, _) in designs.items()}, names, secure)
     units = _units(names, shift, scale)
-    X = {site: (own - shift) / scale for site, (own, _) in made.items()}
+    X = {site: (own - shift) / scale for site, (own, _) in designs.items()}
     codes = None
     if cluster is not None:
         codes = {site: text_of(own.table.columns[cluster]).codes.tolist() for site, own in rows.items()}
@@ -232,10 +232,10 @@ def glm(
     if "(intercept)" in names:
         w0[names.index("(intercept)")] = _first_score(loss, family, start)
 
-    def fitted(loss: Loss, w0: np.ndarray) -> GlmFit:
+    def fit_of(loss: Loss, w0: np.ndarray) -> GlmFit:
         dispersion = getattr(loss, "alpha", None) if family == "negative_binomial" and alpha is None else None
         if design.offset is not None or weights is not None:
-            loss = losses.adjusted(loss, offset=design.offset is not None, weighted=weights is not None)
+            loss = losses.by_row(loss, offset=design.offset is not None, weight=weights is not None)
         problem = Problem(clients, loss=loss, weights="rows", constraints=list(constraints))
         size = max(1.0, float(np.sqrt(_mean_square(clients, secure))))
         run = solve(problem, InteriorPoint(eps1=EXACT * size, eps2=1e-9), w0=w0, secure=secure)
@@ -243,7 +243,7 @@ def glm(
         table = coefficients(problem, run.w, run.multipliers, names=names, units=units, secure=secure)
         return GlmFit(table, run, alpha=dispersion, rounds=run.rounds, problem=problem, units=units, **common)
 
-    fit = fitted(loss, w0) if family != "negative_binomial" or alpha is not None else _profiled(fitted, w0)
+    fit = fit_of(loss, w0) if family != "negative_binomial" or alpha is not None else _with_dispersion(fit_of, w0)
     return replace(fit, table=fit.summary(errors))
 
 
@@ -255,11 +255,11 @@ def _several(
     """The fit of a response of several classes."""
     if design.offset is not None:
         raise FoedusError(f"a {family} model takes no offset.")
-    found = design.levels[design.response]
-    levels = found if levels is None else tuple(levels)
-    if {*levels} != {*found} or len(levels) < 2:
+    choices = design.levels[design.response]
+    levels = choices if levels is None else tuple(levels)
+    if {*levels} != {*choices} or len(levels) < 2:
         raise FoedusError(
-            f"levels must be those of {design.response!r}, {listing(map(repr, found), 10)}. Got {levels!r}."
+            f"levels must be those of {design.response!r}, {listing(map(repr, choices), 10)}. Got {levels!r}."
         )
     place = {level: float(k) for k, level in enumerate(levels)}
     y = {
@@ -383,16 +383,16 @@ def _check_end(run: Run, has_classes: bool, names: Sequence[str]) -> None:
         raise FoedusError(f"the fit did not come to an end: {run.reason}.")
 
 
-def _profiled(fitted: Callable[[Loss, np.ndarray], GlmFit], w0: np.ndarray) -> GlmFit:
+def _with_dispersion(fit_of: Callable[[Loss, np.ndarray], GlmFit], w0: np.ndarray) -> GlmFit:
     """The negative binomial fit whose dispersion has the largest likelihood."""
     from scipy.optimize import brentq
 
     fits: dict[float, GlmFit] = {}
 
     def rise(log_alpha: float) -> float:
-        near = min(fits, key=lambda known: abs(known - log_alpha), default=None)
+        near = min(fits, key=lambda key: abs(key - log_alpha), default=None)
         start = w0 if near is None else np.asarray(fits[near].run.w)
-        fits[log_alpha] = fit = fitted(losses.negative_binomial(math.exp(log_alpha)), start)
+        fits[log_alpha] = fit = fit_of(losses.negative_binomial(math.exp(log_alpha)), start)
         return rise_of(fit.problem, np.asarray(fit.run.w), "secure" in fit.run.settings)
 
     low, high = -1.0, 1.0

@@ -6,7 +6,7 @@ sums, levels from sets of words, and a quantile from counts of rows below thresh
 left between them. Every site then makes its own columns from the same numbers. A knot that is found so is a row's
 value, and so are a spline's ends; whoever writes bs(x, knots=[…], lower_bound=…, upper_bound=…) is told none.
 
-A formula is a small language and not Python: names of columns, numbers, arithmetic, and the functions listed here.
+A formula is a small language and not Python: names of columns, numbers, arithmetic, and the functions responses here.
 """
 
 import ast
@@ -87,37 +87,37 @@ class Design:
             _check(expression, self.formula)
 
     @cached_property
-    def _parsed(self) -> tuple[str, Any, str | None]:
+    def _parts(self) -> tuple[str, Any, str | None]:
         """The response, the columns of the right side, and the offset."""
         from formulaic import Formula
         from formulaic.errors import FormulaSyntaxError
 
         left, right = self.formula.split("~")
-        parsed: Any = Formula
+        make: Any = Formula
         try:
-            terms: list[Any] = list(parsed(right))
+            terms: list[Any] = list(make(right))
         except (FormulaSyntaxError, SyntaxError) as error:
             raise FoedusError(f"the formula {self.formula!r} cannot be read: {str(error).splitlines()[0]}.") from None
         offsets = [term for term in terms if any(_is_offset(factor.expr) for factor in term.factors)]
         if len(offsets) > 1 or any(len(term.factors) > 1 for term in offsets):
             raise FoedusError(f"the formula {self.formula!r} must have one offset(…), added to the other terms.")
-        rest = parsed([term for term in terms if term not in offsets])
+        rest = make([term for term in terms if term not in offsets])
         return left.strip(), rest, offsets[0].factors[0].expr[len("offset(") : -1] if offsets else None
 
     @property
     def response(self) -> str:
         """The expression on the left side."""
-        return self._parsed[0]
+        return self._parts[0]
 
     @property
     def offset(self) -> str | None:
         """The expression that is added to the scores; None without one."""
-        return self._parsed[2]
+        return self._parts[2]
 
     @cached_property
     def factors(self) -> tuple[str, ...]:
         """The expressions of which the right side is made, each once."""
-        exprs = (f.expr for term in self._parsed[1] for f in term.factors if f.eval_method.value != "literal")
+        exprs = (f.expr for term in self._parts[1] for f in term.factors if f.eval_method.value != "literal")
         return tuple(dict.fromkeys(exprs))
 
     @property
@@ -135,28 +135,28 @@ class Design:
     @property
     def has_intercept(self) -> bool:
         """Whether one of the columns is a constant."""
-        return any(str(term) == "1" for term in self._parsed[1])
+        return any(str(term) == "1" for term in self._parts[1])
 
     def categories(self, words: Sequence[str]) -> dict[str, str]:
         """Return by factor the column of each category; `words` are the columns that hold words."""
-        found = {expr: expr for expr in self.factors if expr in words}
+        factors = {expr: expr for expr in self.factors if expr in words}
         for expr in self.factors:
             node = _tree(expr)
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "C":
                 if not node.args or not isinstance(node.args[0], ast.Name):
                     raise FoedusError(f"{expr!r} in the formula: C(…) takes the name of a column first.")
-                found[expr] = node.args[0].id
-        return found
+                factors[expr] = node.args[0].id
+        return factors
 
     def steps(self) -> Iterator[Step]:
         """Return what has to be learnt, inner calls first."""
-        seen = set()
+        keys = set()
         for expression in self.expressions:
             for node in reversed(list(ast.walk(_tree(expression)))):
                 if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in LEARNT:
                     key = ast.unparse(node)
-                    if key not in seen:
-                        seen.add(key)
+                    if key not in keys:
+                        keys.add(key)
                         yield Step(key, node.func.id, ast.unparse(node.args[0]), _settings(node))
 
     def evaluate(self, expression: str, rows: "FormulaRows") -> np.ndarray:
@@ -178,7 +178,7 @@ class Design:
                     for expr, name in self.categories(rows.words).items()}  # fmt: skip
         states = copy.deepcopy(dict(self.states))
         spec = ModelSpec(
-            self._parsed[1], na_action=NAAction.RAISE, output="pandas", transform_state=states, encoder_state=encoders
+            self._parts[1], na_action=NAAction.RAISE, output="pandas", transform_state=states, encoder_state=encoders
         )
         matrix = spec.get_model_matrix(rows.frame, context=_context())
         names = tuple("(intercept)" if name == "Intercept" else str(name) for name in matrix.columns)
@@ -301,7 +301,7 @@ class PowerSums(Question):
 
 
 def learn(
-    formula: str, tables: Mapping[str, Table], more: Sequence[str], secure: bool, listed: Sequence[str] = ()
+    formula: str, tables: Mapping[str, Table], more: Sequence[str], secure: bool, responses: Sequence[str] = ()
 ) -> tuple[Design, Here]:
     """Return the formula with all that it learns from the rows of all sites, and the sites with these rows.
 
@@ -310,7 +310,7 @@ def learn(
         tables: by site.
         more: columns beside those of the formula, which must not be missing either.
         secure: whether sums alone are seen.
-        listed: columns whose levels are learnt, beside those of categories.
+        responses: columns whose levels are learnt, beside those of categories.
     """
     design = Design(formula)
     _check_names(design, tables, more)
@@ -321,9 +321,11 @@ def learn(
         for site, own in rows.items():
             if name not in own.words:
                 raise FoedusError(f"the column {name!r} holds numbers at site {site!r}, and words at others.")
-    columns = sorted({*design.categories(words).values(), *listed})
-    told = InSums(Here({site: Replies(own.table, None) for site, own in rows.items()}, secure), formula, MOST_LEVELS)
-    levels = {name: _typed(in_order({*found}), name in words) for name, found in told.values(columns).items()}
+    columns = sorted({*design.categories(words).values(), *responses})
+    answers = InSums(Here({site: Replies(own.table, None) for site, own in rows.items()}, secure), formula, MOST_LEVELS)
+    levels = {
+        name: _as_numbers(in_order({*words_of}), name in words) for name, words_of in answers.values(columns).items()
+    }
     design = Design(formula, levels)
     _check_references(design)
     for step in design.steps():
@@ -369,10 +371,10 @@ def _spline(design: Design, step: Step, sites: Sites) -> dict[str, Any]:
     if settings.get("extrapolation", "raise") != "raise" and inner:
         raise FoedusError(f"{step.key!r} in the formula: with extrapolation state the knots, and not df.")
     places = np.linspace(0.0, 1.0, inner + 2)[1:-1]
-    ends = [end for end, stated in ((0.0, low), (1.0, high)) if stated is None]
-    found = iter(_quantiles(design, step.source, sites, [*ends, *places]) if ends or inner else [])
-    low, high = (next(found) if stated is None else float(stated) for stated in (low, high))
-    between = list(found) if inner else [float(k) for k in knots or ()]
+    ends = [end for end, limit in ((0.0, low), (1.0, high)) if limit is None]
+    places_found = iter(_quantiles(design, step.source, sites, [*ends, *places]) if ends or inner else [])
+    low, high = (next(places_found) if limit is None else float(limit) for limit in (low, high))
+    between = list(places_found) if inner else [float(k) for k in knots or ()]
     inside = [low, *between, high]
     return {"lower_bound": low, "upper_bound": high, "knots": [low] * degree + inside + [high] * degree}
 
@@ -395,19 +397,19 @@ def _order_statistics(design: Design, source: str, sites: Sites, ranks: Sequence
 
     float64 numbers are in the order of the integers that stand for them, which are halved until one is left.
     """
-    wanted = np.array(ranks) + 1
+    counts = np.array(ranks) + 1
     low, high = np.full(len(ranks), -LARGEST), np.full(len(ranks), LARGEST)  # the answer is in (low, high]
     while np.any(high - 1 > low):
         step = [[int(a) + (int(b) - int(a)) * k // (FANS + 1) for k in range(1, FANS + 1)]
                 for a, b in zip(low.tolist(), high.tolist(), strict=True)]  # fmt: skip
-        tried = np.array(step, dtype=np.int64)
-        enough = np.asarray(sites.total(Below(design, source, _number(tried)))) >= wanted[:, None]
+        thresholds = np.array(step, dtype=np.int64)
+        enough = np.asarray(sites.total(Below(design, source, _number(thresholds)))) >= counts[:, None]
         first = np.argmax(enough, axis=1)
         some, row = enough.any(axis=1), np.arange(len(ranks))
         before = np.where(some, first - 1, FANS - 1)
         low, high = (
-            np.where(before >= 0, np.maximum(tried[row, before], low), low),
-            np.where(some, tried[row, first], high),
+            np.where(before >= 0, np.maximum(thresholds[row, before], low), low),
+            np.where(some, thresholds[row, first], high),
         )
     return [float(value) for value in _number(high)]
 
@@ -420,7 +422,7 @@ def _number(order: np.ndarray) -> np.ndarray:
     return np.where(np.isnan(values), np.where(order >= 0, np.inf, -np.inf), values)
 
 
-def _typed(levels: tuple[str, ...], wordy: bool) -> tuple[Any, ...]:
+def _as_numbers(levels: tuple[str, ...], wordy: bool) -> tuple[Any, ...]:
     if wordy or not all(map(is_number, levels)):
         return levels
     numbers = [float(level) for level in levels]
