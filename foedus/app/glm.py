@@ -17,6 +17,7 @@ from foedus.base.pytrees import PyTree
 from foedus.base.quantities import count
 from foedus.base.settings import check
 from foedus.data.columns import listing, text_of
+from foedus.data.formula import Design
 from foedus.problem import losses
 from foedus.problem.constraints import Linear
 from foedus.problem.likelihoods import Multinomial, Ordinal
@@ -25,7 +26,7 @@ from foedus.problem.problem import Problem
 from foedus.problem.terms import Constraint
 from foedus.runtime.run import Run
 from foedus.statistics.coefficients import Coefficient, CoefficientTable, coefficients, rise_of
-from foedus.statistics.formula import Design, FormulaRows, learn
+from foedus.statistics.formula import FormulaRows, learn
 from foedus.statistics.heterogeneity import Heterogeneity, heterogeneity
 from foedus.statistics.sandwich import ERRORS
 from foedus.statistics.survival.rows import SiteTable, tables_of
@@ -203,7 +204,7 @@ def glm(
     responses = (Design(formula).response,) if family in SEVERAL else ()
     design, here = learn(formula, tables_of(sites), more, secure, responses)
     rows: Mapping[str, FormulaRows] = here.data  # pyright: ignore[reportAssignmentType]
-    designs = {site: design.columns_of(own) for site, own in rows.items()}
+    designs = {site: design.columns_of(own.columns) for site, own in rows.items()}
     names = next(iter(designs.values()))[1]
     if not names:
         raise FoedusError(f"the formula {formula!r} has no columns on its right side, not even a constant.")
@@ -224,7 +225,7 @@ def glm(
     clients, start = {}, np.zeros(2)
     for site, own in rows.items():
         y = _response(design, own)
-        extra = [] if design.offset is None else [design.evaluate(design.offset, own)]
+        extra = [] if design.offset is None else [design.evaluate(design.offset, own.columns)]
         start += [np.sum(y), np.sum(np.exp(extra[0])) if extra else len(y)]
         extra += [_weights(weights, own, site)] if weights is not None else []
         clients[site] = X[site], np.column_stack([y, *extra]) if extra else y
@@ -263,7 +264,8 @@ def _several(
         )
     place = {level: float(k) for k, level in enumerate(levels)}
     y = {
-        site: np.array([place[level] for level in own.columns[design.response].tolist()]) for site, own in rows.items()
+        site: np.array([place[level] for level in own.columns.columns[design.response].tolist()])
+        for site, own in rows.items()
     }
     several, last = len(levels), names.index("(intercept)") if "(intercept)" in names else None
     if family == "multinomial":
@@ -317,11 +319,11 @@ def _response(design: Design, rows: FormulaRows) -> np.ndarray:
             f"{rows.table.source}: the response {design.response!r} holds words; write {design.response} == "
             f"{levels[0]!r} on the left side of the formula to say which of them counts as 1."
         )
-    return design.evaluate(design.response, rows)
+    return design.evaluate(design.response, rows.columns)
 
 
 def _weights(name: str, rows: FormulaRows, site: str) -> np.ndarray:
-    column = rows.columns[name]
+    column = rows.columns.columns[name]
     if column.dtype == object or not np.all(column > 0):
         raise FoedusError(f"site {site!r}: the weights in {name!r} must be numbers > 0.")
     return column
