@@ -161,6 +161,35 @@ def _decide(kit: Path, id: str, decision: str) -> None:
     typer.echo(f"Request {request.id} of run {request.run} is {decision}.")
 
 
+def doctor(
+    place: Annotated[
+        Path, typer.Argument(help="A kit, a site's home, or the plan of a run by courier.", show_default=False)
+    ],
+    seconds: Annotated[float, typer.Option(help="To wait for a connection.", min=0.1)] = 5.0,
+) -> None:
+    """Check a machine: versions, disk, clock, certificate, way to the server, data, policy; each with a remedy."""
+    from foedus.app.doctor import BAD, examine
+
+    checks = examine(place, seconds)
+    for check in checks:
+        typer.echo(str(check))
+    bad = sum(check.level == BAD for check in checks)
+    typer.echo(f"{len(checks)} checks, {bad} of them wrong." if bad else f"{len(checks)} checks, none of them wrong.")
+    if bad:
+        raise typer.Exit(1)
+
+
+@party_app.command()
+def health(kit: PartyKit = Path(".")) -> None:
+    """Say in one line whether a party runs, for containers: exit status 0 if it does, and 1 if not."""
+    from foedus.federation.flare import party
+
+    words, is_well = party.health(kit)
+    typer.echo(words)
+    if not is_well:
+        raise typer.Exit(1)
+
+
 @party_app.command()
 def run(kit: PartyKit = Path(".")) -> None:
     """Run a party in the foreground until a SIGTERM, for systemd and containers; after a crash it is started again."""

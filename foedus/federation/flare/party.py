@@ -20,6 +20,7 @@ from pathlib import Path
 
 from foedus.base.errors import FoedusError
 from foedus.base.files import Json, write_whole
+from foedus.base.quantities import count, duration
 from foedus.federation.flare import frames
 from foedus.federation.flare.certificates import warnings_of
 from foedus.federation.flare.kits import check_kit
@@ -172,6 +173,20 @@ def stop(kit: Path) -> bool:
     left = end_all(str(kit))
     (kit / RUNS / RECORD).unlink(missing_ok=True)
     return pid is not None or left
+
+
+def health(kit: Path) -> tuple[str, bool]:
+    """Return in a line whether a party runs, with its process and its supervisor, and since when."""
+    kit = kit.absolute()
+    role = role_of(kit)
+    pid = running(kit)
+    if pid is None:
+        return f"{role} is not running", False
+    processes = [one for one in pids_with_mark(str(kit)) if one != pid]
+    if not processes:
+        return f"{role} is being started again after a crash; {kit / LOG} says why", False
+    seconds = time.time() - min(began(one) for one in processes)
+    return f"{role} runs for {duration(seconds)} in {count(len(processes), 'process', 'processes')}", True
 
 
 def running(kit: Path) -> int | None:
