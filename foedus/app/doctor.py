@@ -52,7 +52,6 @@ class Server:
 
     host: str
     port: int
-    scheme: str = "tcp"
 
 
 def examine(place: Path, seconds: float = SECONDS) -> list[Check]:
@@ -65,7 +64,7 @@ def examine(place: Path, seconds: float = SECONDS) -> list[Check]:
     checks = [*_versions(with_flare=kind in ("site", "server", "coordinator")), _disk(place)]
     checks += _certificate(place)
     if kind in ("site", "coordinator"):
-        checks += _way(place, _server_of(place), seconds)
+        checks += _way(place, server_of(place), seconds)
     if kind in ("site", "home"):
         checks += _data_and_policy(place)
         checks.append(_ledger(place))
@@ -138,17 +137,17 @@ def _certificate(place: Path) -> Iterator[Check]:
     yield Check("certificate", level, words, "" if level == GOOD else "ask the coordinator for a new one")
 
 
-def _server_of(kit: Path) -> Server:
+def server_of(kit: Path) -> Server:
     """Return where the server is, by the file that FLARE reads."""
     try:
         path = next(p for name in ("client", "admin") if (p := kit / "startup" / f"fed_{name}.json").is_file())
         content: Json = json.loads(path.read_text(encoding="utf-8"))
         if "admin" in content:
             own = content["admin"]
-            return Server(str(own["host"]), int(own["port"]), str(own.get("scheme", "tcp")))
+            return Server(str(own["host"]), int(own["port"]))
         service = content["servers"][0]["service"]
         host, _, port = service["target"].rpartition(":")
-        return Server(host, int(port), str(service.get("scheme", "tcp")))
+        return Server(host, int(port))
     except (OSError, ValueError, KeyError, IndexError, TypeError, StopIteration):
         raise FoedusError(f"{kit}/startup is damaged; take it from the kit as the coordinator made it.") from None
 
@@ -172,7 +171,8 @@ def _way(kit: Path, server: Server, seconds: float) -> Iterator[Check]:
         yield Check("name", BAD, f"{server.host} is not found", "ask for an entry in DNS, or write one into /etc/hosts")
         return
     if proxy:
-        yield Check("proxy", GOOD if server.scheme in ("http", "https") else FAIR, proxy, _of_proxy(server))
+        remedy = "no party speaks to it by itself: 'foedus party tunnel KIT --proxy ...' leads it through"
+        yield Check("proxy", FAIR, proxy, remedy)
     try:
         connection = socket.create_connection((server.host, server.port), seconds)
     except OSError as error:
@@ -185,12 +185,6 @@ def _way(kit: Path, server: Server, seconds: float) -> Iterator[Check]:
     yield Check("port", GOOD, f"{where} answers")
     with connection:
         yield _tls(kit, server, connection)
-
-
-def _of_proxy(server: Server) -> str:
-    if server.scheme in ("http", "https"):
-        return ""
-    return "the kit speaks plain TCP, which no proxy passes on; ask for a project with scheme = 'http' and port 443"
 
 
 def _through(proxy: str, where: str, seconds: float) -> Check:

@@ -180,6 +180,23 @@ def doctor(
 
 
 @party_app.command()
+def tunnel(
+    kit: Annotated[Path, typer.Argument(help="The kit of a site or of the coordinator.")],
+    proxy: Annotated[str, typer.Option(help="The proxy: HOST:PORT, or http://USER:PASSWORD@HOST:PORT.")],
+    port: Annotated[
+        int | None, typer.Option(help="The server's port outside, 443 at most proxies; the kit's when left out.")
+    ] = None,
+) -> None:
+    """Lead a party to its server through an HTTP proxy, where nothing else leads outside; in the foreground."""
+    from foedus.app.doctor import server_of
+    from foedus.federation.flare.tunnel import Proxy
+    from foedus.federation.flare.tunnel import tunnel as lead
+
+    server = server_of(kit)
+    lead(server.host, server.port, Proxy.of(proxy), port, typer.echo)
+
+
+@party_app.command()
 def health(kit: PartyKit = Path(".")) -> None:
     """Say in one line whether a party runs, for containers: exit status 0 if it does, and 1 if not."""
     from foedus.federation.flare import party
