@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from foedus.privacy.central import Central
     from foedus.privacy.noise import Gaussian, Laplace, PaperLaplace
     from foedus.privacy.total import Local
-    from foedus.problem import constraints, losses, penalties, regularizers
+    from foedus.problem import constraints, likelihoods, losses, penalties, regularizers
     from foedus.problem.problem import Problem
     from foedus.problem.terms import Data, group, label
     from foedus.protocol.participation import Coverage, Fraction, Schedule
@@ -60,6 +60,7 @@ __all__ = [
     "glm",
     "group",
     "label",
+    "likelihoods",
     "load",
     "losses",
     "penalties",
@@ -77,7 +78,7 @@ _HOMES = {
     **dict.fromkeys(("Coverage", "Fraction", "Schedule"), "protocol.participation"),
     **dict.fromkeys(("Data", "group", "label"), "problem.terms"),
     **dict.fromkeys(("Run", "load"), "runtime.run"),
-    **dict.fromkeys(("constraints", "losses", "penalties", "regularizers"), "problem"),
+    **dict.fromkeys(("constraints", "likelihoods", "losses", "penalties", "regularizers"), "problem"),
     "Budget": "privacy.budget",
     "Central": "privacy.central",
     "Flare": "federation.flare.driver",

@@ -3,8 +3,9 @@
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
+import jax
 import numpy as np
 
 from foedus.algorithms import InteriorPoint
@@ -15,9 +16,10 @@ from foedus.base.notebook import html_of
 from foedus.base.pytrees import PyTree
 from foedus.base.quantities import count
 from foedus.base.settings import check
-from foedus.data.columns import text_of
+from foedus.data.columns import listing, text_of
 from foedus.problem import losses
 from foedus.problem.constraints import Linear
+from foedus.problem.likelihoods import Multinomial, Ordinal
 from foedus.problem.losses import Loss
 from foedus.problem.problem import Problem
 from foedus.problem.terms import Constraint
@@ -37,7 +39,10 @@ FAMILIES: dict[str, dict[str, Loss | None]] = {
     "negative_binomial": {"log": None},
     "gamma": {"log": losses.gamma},
     "tweedie": {"log": None},
+    "multinomial": {"logit": None},
+    "ordinal": {"logit": None},
 }
+SEVERAL = {"multinomial": Multinomial, "ordinal": Ordinal}
 COLLINEAR = 1e-11  # the least eigenvalue of the columns' correlations
 EXACT = 1e-10  # stationarity to reach, for columns of deviation 1
 FAR = 15.0  # of a coefficient for a column of deviation 1: beyond it the rows of a class are parted from the others
@@ -77,11 +82,10 @@ class GlmFit:
 
     def summary(self, errors: str = "hessian") -> CoefficientTable:
         """Return the table with these standard errors: "hessian", "HC0" to "HC3", or "cluster"."""
-        names = [row.name for row in self.table.rows]
-        w, secure = np.asarray(self.run.w), "secure" in self.run.settings
+        names, secure = [row.name for row in self.table.rows], "secure" in self.run.settings
         table = coefficients(
-            self.problem, w, self.run.multipliers, names=names, units=self.units, errors=errors, clusters=self.clusters,
-            secure=secure,
+            self.problem, self.run.w, self.run.multipliers, names=names, units=self.units, errors=errors,
+            clusters=self.clusters, secure=secure,
         )  # fmt: skip
         if self.alpha is None or table.figures is None:
             return table
@@ -94,6 +98,8 @@ class GlmFit:
             allow: the sites that let their own estimates be shown, in `forest(name)`.
         """
         names, secure = [row.name for row in self.table.rows], "secure" in self.run.settings
+        if self.problem.terms.loss is None:
+            raise FoedusError(f"how far sites agree is not known for a response of several classes ({self.family}).")
         w = np.asarray(self.run.w)
         return heterogeneity(self.problem, w, names=names, units=self.units, secure=secure, allow=allow)
 
@@ -146,6 +152,7 @@ def glm(
     weights: str | None = None,
     errors: str = "hessian",
     cluster: str | None = None,
+    levels: Sequence[object] | None = None,
     constraints: Sequence[Constraint] = (),
     secure: bool = False,
 ) -> GlmFit:
@@ -155,7 +162,7 @@ def glm(
         formula: as "readmitted ~ age + C(ward, ref='A') + bs(creatinine, df=4) + offset(log(days))", with interactions
             a:b and a*b. What it learns from all rows, such as levels, means and knots, is learnt from sums.
         sites: by name, each site's columns: a dict, a data frame, or a file.
-        family: "gaussian", "binomial", "poisson", "negative_binomial", "gamma" or "tweedie".
+        family: "gaussian", "binomial", "poisson", "negative_binomial", "gamma", "tweedie", "multinomial" or "ordinal".
         link: "identity"; "logit", "probit" or "cloglog"; "log"; that of the family when left out.
         alpha: the dispersion of a negative binomial model, whose variance is m + alpha·m²; found by maximum likelihood
             when left out.
@@ -164,10 +171,12 @@ def glm(
         errors: "hessian", if the model is right; "HC0", "HC1", "HC2" or "HC3", if the variance may be another;
             "cluster", if rows of one cluster depend on each other.
         cluster: the column that says of which cluster of its site a row is.
+        levels: of the response of a multinomial or an ordinal model, in order: the first is what the others are
+            compared with, or the lowest. In the order of numbers or of the alphabet when left out.
         constraints: caps on losses, as `fd.constraints.LossCap`.
         secure: let sums over sites alone be seen.
 
-    Returns:
+        (0.0328, 0.0196)
         The fit: its table has coefficients, errors, tests and figures.
 
     Example:
@@ -176,7 +185,7 @@ def glm(
         >>> south = {"sick": [1, 1, 6], "age": [35, 44, 70], "days": [10, 10, 30]}
         >>> fit = fd.glm("sick ~ age + offset(log(days))", {"north": north, "south": south}, "poisson")
         >>> round(fit["age"].value, 4), round(fit["age"].error, 4)
-        (0.0216, 0.0183)
+        (0.0328, 0.0196)
     """
     loss, link = _loss_of(family, link, alpha, power)
     check("The 'errors' of glm", errors, choices=ERRORS)
@@ -186,49 +195,103 @@ def glm(
         )
     if any(isinstance(one, Linear) for one in constraints):
         raise FoedusError("glm fits standardised columns, to which a Linear constraint does not apply; cap losses.")
+    if levels is not None and family not in SEVERAL:
+        raise FoedusError(f"levels are for a multinomial or an ordinal response, and family is {family!r}.")
+    if weights is not None and family in SEVERAL:
+        raise FoedusError(f"weights are not for a multinomial or an ordinal response, and family is {family!r}.")
     more = tuple(name for name in (weights, cluster) if name is not None)
-    design, here = learn(formula, tables_of(sites), more, secure)
+    listed = (Design(formula).response,) if family in SEVERAL else ()
+    design, here = learn(formula, tables_of(sites), more, secure, listed)
     rows: Mapping[str, FormulaRows] = here.data  # pyright: ignore[reportAssignmentType]
     made = {site: design.columns_of(own) for site, own in rows.items()}
     names = next(iter(made.values()))[1]
     if not names:
         raise FoedusError(f"the formula {formula!r} has no columns on its right side, not even a constant.")
     shift, scale = _standard({site: X for site, (X, _) in made.items()}, names, secure)
+    units = _units(names, shift, scale)
+    X = {site: (own - shift) / scale for site, (own, _) in made.items()}
+    codes = None
+    if cluster is not None:
+        codes = {site: text_of(own.table.columns[cluster]).codes.tolist() for site, own in rows.items()}
+    common: dict[str, Any] = {
+        "formula": formula, "family": f"{family} ({link})", "rows": {site: len(own) for site, own in X.items()},
+        "missing": sum(own.missing for own in rows.values()), "design": design, "clusters": codes,
+    }  # fmt: skip
+    if family in SEVERAL:
+        fit = _several(family, design, rows, X, names, units, levels, constraints, secure, common)
+        return replace(fit, table=fit.summary(errors))
+    assert loss is not None
     clients, start = {}, np.zeros(2)
     for site, own in rows.items():
         y = _response(design, own)
         extra = [] if design.offset is None else [design.evaluate(design.offset, own)]
         start += [np.sum(y), np.sum(np.exp(extra[0])) if extra else len(y)]
         extra += [_weights(weights, own, site)] if weights is not None else []
-        clients[site] = (made[site][0] - shift) / scale, np.column_stack([y, *extra]) if extra else y
-    units = _units(names, shift, scale)
+        clients[site] = X[site], np.column_stack([y, *extra]) if extra else y
     w0 = np.zeros(len(names))
     if "(intercept)" in names:
         w0[names.index("(intercept)")] = _first_score(loss, family, start)
-    codes = None
-    if cluster is not None:
-        codes = {site: text_of(own.table.columns[cluster]).codes.tolist() for site, own in rows.items()}
 
     def fitted(loss: Loss, w0: np.ndarray) -> GlmFit:
+        dispersion = getattr(loss, "alpha", None) if family == "negative_binomial" and alpha is None else None
         if design.offset is not None or weights is not None:
             loss = losses.adjusted(loss, offset=design.offset is not None, weighted=weights is not None)
         problem = Problem(clients, loss=loss, weights="rows", constraints=list(constraints))
-        size = max(1.0, float(np.sqrt(_mean_square(clients, loss, secure))))
+        size = max(1.0, float(np.sqrt(_mean_square(clients, secure))))
         run = solve(problem, InteriorPoint(eps1=EXACT * size, eps2=1e-9), w0=w0, secure=secure)
-        _check_end(run, loss, names)
-        dispersion = getattr(getattr(loss, "loss", loss), "alpha", None) if family == "negative_binomial" else None
-        return GlmFit(
-            table=coefficients(problem, np.asarray(run.w), run.multipliers, names=names, units=units, secure=secure),
-            run=run, formula=formula, family=f"{family} ({link})", rows={s: len(y) for s, (_, y) in clients.items()},
-            missing=sum(one.missing for one in rows.values()), alpha=None if alpha is not None else dispersion,
-            rounds=run.rounds, design=design, problem=problem, units=units, clusters=codes,
-        )  # fmt: skip
+        _check_end(run, loss.kind == "classification", names)
+        table = coefficients(problem, run.w, run.multipliers, names=names, units=units, secure=secure)
+        return GlmFit(table, run, alpha=dispersion, rounds=run.rounds, problem=problem, units=units, **common)
 
     fit = fitted(loss, w0) if family != "negative_binomial" or alpha is not None else _profiled(fitted, w0)
     return replace(fit, table=fit.summary(errors))
 
 
-def _loss_of(family: str, link: str | None, alpha: float | None, power: float) -> tuple[Loss, str]:
+def _several(
+    family: str, design: Design, rows: Mapping[str, FormulaRows], X: Mapping[str, np.ndarray], names: Sequence[str],
+    units: np.ndarray, levels: Sequence[object] | None, constraints: Sequence[Constraint], secure: bool,
+    common: Mapping[str, Any],
+) -> GlmFit:  # fmt: skip
+    """The fit of a response of several classes."""
+    if design.offset is not None:
+        raise FoedusError(f"a {family} model takes no offset.")
+    found = design.levels[design.response]
+    levels = found if levels is None else tuple(levels)
+    if {*levels} != {*found} or len(levels) < 2:
+        raise FoedusError(
+            f"levels must be those of {design.response!r}, {listing(map(repr, found), 10)}. Got {levels!r}."
+        )
+    place = {level: float(k) for k, level in enumerate(levels)}
+    y = {
+        site: np.array([place[level] for level in own.columns[design.response].tolist()]) for site, own in rows.items()
+    }
+    several, last = len(levels), names.index("(intercept)") if "(intercept)" in names else None
+    if family == "multinomial":
+        w0: PyTree = np.zeros((len(names), several - 1))
+        labels = [f"{level}: {name}" for name in names for level in levels[1:]]
+        T = np.kron(units, np.eye(several - 1))
+    else:  # the cuts are the constants
+        indicators = {site: (own[:, None] == np.arange(several)).astype(float) for site, own in y.items()}
+        _, each, _ = Here(indicators, secure).total(ColumnProducts(np.zeros(several)))
+        below = np.cumsum(np.asarray(each))[:-1] / np.sum(each)
+        keep = [j for j in range(len(names)) if j != last]
+        X = {site: own[:, keep] for site, own in X.items()}
+        w0 = {"cuts": np.log(below / (1.0 - below)), "w": np.zeros(len(keep))}
+        labels = [f"up to {level}" for level in levels[:-1]] + [names[j] for j in keep]
+        T = np.eye(len(labels))
+        T[several - 1 :, several - 1 :] = units[np.ix_(keep, keep)]
+        T[: several - 1, several - 1 :] = 0.0 if last is None else -units[last, keep]
+    problem = Problem(
+        {site: (X[site], y[site]) for site in rows}, objective=SEVERAL[family](several), weights="rows",
+        constraints=list(constraints),
+    )  # fmt: skip
+    run = solve(problem, InteriorPoint(eps1=EXACT, eps2=1e-9), w0=w0, secure=secure)
+    _check_end(run, True, labels)
+    table = coefficients(problem, run.w, run.multipliers, names=labels, units=T, secure=secure)
+    return GlmFit(table, run, alpha=None, rounds=run.rounds, problem=problem, units=T, **common)
+
+
+def _loss_of(family: str, link: str | None, alpha: float | None, power: float) -> tuple[Loss | None, str]:
     if family not in FAMILIES:
         raise FoedusError(
             f"family must be one of {', '.join(map(repr, FAMILIES))}. Got {family!r} instead."
@@ -244,9 +307,7 @@ def _loss_of(family: str, link: str | None, alpha: float | None, power: float) -
         return losses.negative_binomial(1.0 if alpha is None else alpha), link
     if family == "tweedie":
         return losses.tweedie(power), link
-    loss = links[link]
-    assert loss is not None
-    return loss, link
+    return links[link], link
 
 
 def _response(design: Design, rows: FormulaRows) -> np.ndarray:
@@ -302,17 +363,17 @@ def _first_score(loss: Loss, family: str, start: np.ndarray) -> float:
     return math.log(max(start[0] / start[1], 1e-3)) if loss.link == "log" else 0.0
 
 
-def _mean_square(clients: Mapping[str, tuple[np.ndarray, np.ndarray]], loss: Loss, secure: bool) -> float:
+def _mean_square(clients: Mapping[str, tuple[np.ndarray, np.ndarray]], secure: bool) -> float:
     """The mean of y², which says how large the slopes of a loss are."""
     sites = Here({s: (y if y.ndim == 1 else y[:, 0])[:, None] for s, (_, y) in clients.items()}, secure)
     size, _, squares = sites.total(ColumnProducts(np.zeros(1)))
     return float(squares[0]) / int(size)
 
 
-def _check_end(run: Run, loss: Loss, names: Sequence[str]) -> None:
+def _check_end(run: Run, has_classes: bool, names: Sequence[str]) -> None:
     """Raise where the fit has no maximum, or was not found."""
-    w = np.abs(np.asarray(run.w))
-    if loss.kind == "classification" and (np.max(w) > FAR or not run.converged):
+    w = np.abs(np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(run.w)]))
+    if has_classes and (np.max(w) > FAR or not run.converged):
         name = names[int(np.argmax(w))]
         raise FoedusError(
             f"the coefficient of {name!r} grows without end, as where its values part the rows of the two classes; "

@@ -122,6 +122,7 @@ class SiteMasks:
         self.plan_sites: tuple[str, ...] = ()
         self.is_checked = False
         self.plan, self.preparation_plan = b"", b""  # digests of what all sites have agreed to
+        self.known = {PREPARATION: b"", "": b""}  # by stage, a digest of the sums that a checked run has shown so far
         self.clip_notes: set[str] = set()  # the kinds of replies of which a number was beyond the range
         self.preparation: tuple[str, MaskingSite] | None = None  # the run that is prepared, and the sums of that
         self.record: tuple[str, SummedRounds] | None = None  # a run, and over which sets its sums were
@@ -174,7 +175,7 @@ class SiteMasks:
         `plan` is the digest of what all sites have agreed to; `common` says for each kind of round whether all sites
         get the same message.
         """
-        self.plan = plan
+        self.plan, self.known[""] = plan, b""
         self.common = tuple(common)
         self.clip_notes.clear()
         self.masking = masking_of(algorithm, terms) if header.get("secure") is True else None
@@ -187,7 +188,7 @@ class SiteMasks:
     def begin_preparation(self, header: Json, *plan: object) -> None:
         """Note whether what prepares the data is masked; its sums have their own keys, bound to what was agreed."""
         self.preparation, self.parties = None, whole(header["sites"], 1, 10**6, "sites")
-        self.preparation_plan = plan_of(*plan)
+        self.preparation_plan, self.known[PREPARATION] = plan_of(*plan), b""
         if header.get("secure") is True and self.identity is not None:
             record = self._record_of(header["run"])
             least, parties = self.policy.secure_min, header["parties"]
@@ -306,7 +307,7 @@ class SiteMasks:
             if not prepares and order.round != (max(order.round, self.rounds) if round is None else round):
                 raise FoedusError("the sum is of another round than the message.")
             site = self._site_of(header, PREPARATION if prepares else None)
-            plan = self.preparation_plan if prepares else self.plan
+            plan = (self.preparation_plan if prepares else self.plan) + self.known[PREPARATION if prepares else ""]
             return site.mask(order, words, question_of(plan, header, payload if same else b"")).to_bytes()
         except (FoedusError, ValueError, KeyError, TypeError) as error:
             raise _refusal(error) from None

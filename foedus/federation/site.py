@@ -541,13 +541,20 @@ class SiteSession:
         number, words = self.masks.total(header, payload)
         if header.get("stage") == PREPARATION:
             self._tables(header).add_total(number, words)
+            self._know_totals()
             return Outgoing()
         self.check_run(header)
         if self.replay is None:
             raise Refusal("unknown", "it checks no sums in this run")
         if number == self.replay.round and number < self.rounds:
             self.replay.advance(self.forms, words)
+            self.masks.known[""] = self.replay.trace
         return Outgoing()
+
+    def _know_totals(self) -> None:
+        """Bind the next sums of the preparation to those so far: all sites have been shown the same, or none opens."""
+        totals = [] if self.tables is None else self.tables.totals
+        self.masks.known[PREPARATION] = plan_of([words.tobytes().hex() for words in totals]) if totals else b""
 
     def _round(self, header: Json, payload: bytes) -> Outgoing:
         self.check_run(header)
@@ -593,10 +600,11 @@ class SiteSession:
         content = Checkpoint(self._file(number), self.mark).load(self._kept(like))
         if content is None:
             raise Refusal("lost", f"it has no state of round {number}")
-        client, play = content[0]
+        client, kept = content[0]
         self.states = {number: client}
         if self.replay is not None:
-            self.replay.play = play
+            self.replay.restore(kept)
+            self.masks.known[""] = self.replay.trace
 
     def _keep(self, header: Json, payload: bytes) -> Outgoing:
         """Save the state after a round, and delete those that nobody will ask for."""
@@ -616,7 +624,7 @@ class SiteSession:
 
     def _kept(self, state: PyTree) -> PyTree:
         """What is kept with a state of the site: in a checked run that of the server's part too."""
-        return state, () if self.replay is None else self.replay.play
+        return state, () if self.replay is None else self.replay.kept
 
     # --- after the rounds ---
 
@@ -675,6 +683,7 @@ class SiteSession:
             self._answers(header)(header, self._content(header, payload))
         if self.tables is not None:
             self.tables.totals = totals
+            self._know_totals()
         if self.run is not None and (newest := note["newest"]) is not None:
             self._load_state(int(newest), self.states[STARTED])
         masks = {name.removeprefix("masks."): array.tobytes() for name, array in arrays.items() if "masks." in name}

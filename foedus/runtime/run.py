@@ -180,9 +180,9 @@ class Run:
         if problem is not None:
             from foedus.statistics.coefficients import coefficients
 
-            w, secure = np.asarray(self.w), "secure" in self.settings
+            secure = "secure" in self.settings
             return coefficients(
-                problem, w, self.multipliers, names=names, errors=errors, clusters=clusters, secure=secure
+                problem, self.w, self.multipliers, names=names, errors=errors, clusters=clusters, secure=secure
             )
         if self.coefficients is None:
             raise FoedusError(

@@ -22,6 +22,9 @@ from foedus.base.engine import float64
 from foedus.base.errors import FoedusError, did_you_mean
 from foedus.base.files import Json
 from foedus.base.notebook import text_table
+from foedus.base.pytrees import PyTree
+from foedus.problem.likelihoods import Likelihood
+from foedus.problem.losses import Loss
 from foedus.problem.problem import Problem
 from foedus.problem.terms import Data, Terms
 from foedus.statistics.sandwich import CLUSTER, AtModel, ask, check_terms
@@ -234,7 +237,7 @@ def _text(value: float, digits: int = 4) -> str:
 @float64()
 def coefficients(
     problem: Problem,
-    w: np.ndarray,
+    w: PyTree,
     multipliers: Mapping[str, np.ndarray],
     *,
     names: Sequence[str] | None = None,
@@ -258,7 +261,9 @@ def coefficients(
     Returns:
         The table, one row for each number.
     """
-    terms = problem.terms
+    if problem.terms.loss is None and isinstance(problem.terms.objective, Likelihood):
+        problem = problem.over(w)
+    terms, w = problem.terms, np.asarray(problem.terms.shape.ravel(w), dtype=float)
     check(terms, multipliers, errors)
     own = multipliers.get("local", np.zeros((terms.clients, terms.rows[0])))
     arrays = {k: np.asarray(v) for k, v in problem.data.items()}
@@ -266,7 +271,7 @@ def coefficients(
         arrays[CLUSTER] = _codes(problem, clusters)
     sites = {name: AtModel(Data({k: v[i] for k, v in arrays.items()}), own[i]) for i, name in enumerate(problem.names)}
     nu = np.asarray(multipliers.get("coupled", np.zeros(terms.rows[2])))
-    total = ask(Here(sites, secure), terms, np.asarray(w, dtype=float), nu, errors)
+    total = ask(Here(sites, secure), terms, w, nu, errors)
     return table_of(terms, total, w, nu, names=names, units=units, errors=errors)
 
 
@@ -314,8 +319,8 @@ def table_of(
         units: a matrix that turns the model's numbers into those in units of the data; the identity when left out.
         errors: as they were asked for.
     """
-    loss, w, dim = terms.loss, np.asarray(w, dtype=float), terms.dim
-    assert loss is not None
+    loss, w, dim = terms.loss or terms.objective, np.asarray(w, dtype=float), terms.dim
+    assert isinstance(loss, Loss | Likelihood)
     kinks = terms.regularizer.kinks(w)
     if kinks is None:
         raise FoedusError(f"standard errors are not known with the regulariser {terms.regularizer.name}.")

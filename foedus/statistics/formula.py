@@ -300,7 +300,9 @@ class PowerSums(Question):
         return len(v), np.sum(u), np.sum(v * u)
 
 
-def learn(formula: str, tables: Mapping[str, Table], more: Sequence[str], secure: bool) -> tuple[Design, Here]:
+def learn(
+    formula: str, tables: Mapping[str, Table], more: Sequence[str], secure: bool, listed: Sequence[str] = ()
+) -> tuple[Design, Here]:
     """Return the formula with all that it learns from the rows of all sites, and the sites with these rows.
 
     Args:
@@ -308,6 +310,7 @@ def learn(formula: str, tables: Mapping[str, Table], more: Sequence[str], secure
         tables: by site.
         more: columns beside those of the formula, which must not be missing either.
         secure: whether sums alone are seen.
+        listed: columns whose levels are learnt, beside those of categories.
     """
     design = Design(formula)
     _check_names(design, tables, more)
@@ -318,7 +321,7 @@ def learn(formula: str, tables: Mapping[str, Table], more: Sequence[str], secure
         for site, own in rows.items():
             if name not in own.words:
                 raise FoedusError(f"the column {name!r} holds numbers at site {site!r}, and words at others.")
-    columns = sorted({*design.categories(words).values()})
+    columns = sorted({*design.categories(words).values(), *listed})
     told = InSums(Here({site: Replies(own.table, None) for site, own in rows.items()}, secure), formula, MOST_LEVELS)
     levels = {name: _typed(in_order({*found}), name in words) for name, found in told.values(columns).items()}
     design = Design(formula, levels)

@@ -1,7 +1,7 @@
 """Whether sites agree: Cochran's Q, I² and pooled effects from sums, without showing what any site's estimate is.
 
-A site fits the model to its own rows by maximum likelihood, β_i with variances v_i, and sends w_i, w_i b_i, w_i b_i² and
-w_i² for each coefficient, where w_i = 1/v_i and b_i = β_i − β is measured from the pooled answer. From their sums follow
+A site fits the model to its own rows by maximum likelihood, β_i with variances v_i, and sends w_i, w_i b_i, w_i b_i²
+and w_i² for each coefficient, where w_i = 1/v_i and b_i = β_i − β is measured from the pooled answer. From their sums:
 
     Q = Σwb² − (Σwb)²/Σw,    I² = (Q − k + 1)/Q,    τ² = (Q − k + 1)/(Σw − Σw²/Σw)     (DerSimonian and Laird 1986)
 
@@ -83,12 +83,12 @@ class Heterogeneity:
         titles = ("", "Q", "p", "I²", "τ²", "fixed effect", "95 %", "random effect", "95 %")
         cells = [
             (e.name, f"{e.q.statistic:.2f}", p_text(e.q.p), f"{100 * e.i2:.0f} %", f"{e.tau2:.3g}",
-             f"{e.fixed[0]:.4g}", _between(e.fixed), f"{e.random[0]:.4g}", _between(e.random))
+             _number(e.fixed[0]), _between(e.fixed), _number(e.random[0]), _between(e.random))
             for e in self.effects
         ]  # fmt: skip
         fitted, every = self.sites
         note = f"From the own fits of {fitted} of {every} sites, of which sums alone were seen."
-        return "\n".join([*text_table(titles, cells), note]).replace("-", "−")
+        return "\n".join([*text_table(titles, cells), note])
 
     __repr__ = __str__
 
@@ -116,21 +116,26 @@ class Heterogeneity:
             mark = f'<path d="M{a:.1f} {y}L{x:.1f} {y - 7}L{b:.1f} {y}L{x:.1f} {y + 7}Z" fill="{colour}"/>'
             line = f'<path d="M{a:.1f} {y}H{b:.1f}" stroke="{colour}" stroke-width="2"/>'
             square = f'{line}<rect x="{x - 5:.1f}" y="{y - 5}" width="10" height="10" fill="{colour}"/>'
-            figure = f"{value:.3g} ({_between((value, error))})".replace("-", "−")
+            figure = f"{_number(value, 3)} ({_between((value, error))})"
             parts.append(f'<text x="20" y="{y + 5}">{escape(label)}</text>{mark if pooled else square}')
             parts.append(f'<text x="620" y="{y + 5}">{figure}</text>')
         hidden = self.sites[0] - len(effect.shown)
         if hidden:
             parts.append(f'<text x="20" y="{bottom + 20}" fill="#555">{hidden} sites are not shown.</text>')
+        size = f'viewBox="0 0 860 {bottom + 40}" width="860" height="{bottom + 40}"'
         return (
-            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 860 {bottom + 40}" width="860" height="{bottom + 40}" '
+            f'<svg xmlns="http://www.w3.org/2000/svg" {size} '
             f'font-family="Helvetica, Arial, sans-serif" font-size="15" fill="#222">{"".join(parts)}</svg>'
         )
 
 
 def _between(effect: tuple[float, float]) -> str:
     value, error = effect
-    return f"{value - Q95 * error:.3g} to {value + Q95 * error:.3g}"
+    return f"{_number(value - Q95 * error, 3)} to {_number(value + Q95 * error, 3)}"
+
+
+def _number(value: float, digits: int = 4) -> str:
+    return f"{value:.{digits}g}".replace("-", "−")
 
 
 @dataclass(frozen=True, eq=False)

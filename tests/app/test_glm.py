@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 import statsmodels.api as sm
 from formulaic import model_matrix
+from statsmodels.miscmodels.ordinal_model import OrderedModel
 
 import foedus as fd
 
@@ -59,6 +60,7 @@ def test_the_fit_is_that_of_the_pooled_rows(family):
     np.testing.assert_allclose(fit.table.figures.deviance, pooled.deviance, rtol=1e-9)
 
 
+@pytest.mark.slow
 def test_the_dispersion_of_counts_is_that_of_the_largest_likelihood():
     d = cohort(2)
     fit = fd.glm("negative_binomial ~ x + C(ward, ref='B') + offset(log(days))", split(d), "negative_binomial")
@@ -68,6 +70,44 @@ def test_the_dispersion_of_counts_is_that_of_the_largest_likelihood():
     np.testing.assert_allclose([*(row.value for row in fit.table.rows), fit.alpha], joint.params, rtol=1e-7)
     np.testing.assert_allclose([fit.table.figures.log_likelihood, fit.table.figures.aic], [joint.llf, joint.aic])
     assert f"alpha {fit.alpha:.6g}" in str(fit)
+
+
+def graded(d: pd.DataFrame) -> pd.DataFrame:
+    draw = np.random.default_rng(9)
+    latent = d.x - 0.02 * d.age + 0.8 * (d.ward == "B") + draw.logistic(size=len(d))
+    return d.assign(grade=np.array(["mild", "severe", "fatal"])[np.digitize(latent, [-1.0, 0.5])])
+
+
+def test_a_class_among_several_has_the_table_of_statsmodels():
+    d = graded(cohort(7))
+    levels = ["mild", "severe", "fatal"]
+    fit = fd.glm("grade ~ x + age + ward", split(d), "multinomial", levels=levels)
+    codes = d.grade.map({level: k for k, level in enumerate(levels)})
+    model = sm.MNLogit(codes, model_matrix("x + age + ward", d))
+    theirs = model.fit(method="newton", disp=0, tol=1e-14)
+    np.testing.assert_allclose([row.value for row in fit.table.rows], np.ravel(theirs.params), rtol=1e-6)
+    np.testing.assert_allclose([row.error for row in fit.table.rows], np.ravel(theirs.bse), rtol=1e-6)
+    np.testing.assert_allclose(fit.table.figures.log_likelihood, theirs.llf, rtol=1e-9)
+    assert fit["fatal: x"].value == pytest.approx(theirs.params.iloc[1, 1], rel=1e-6)
+    assert fit.rounds <= 12
+    robust = model.fit(method="newton", disp=0, tol=1e-14, cov_type="HC0")
+    np.testing.assert_allclose([row.error for row in fit.summary("HC0").rows], np.ravel(robust.bse), rtol=1e-6)
+
+
+def test_a_class_in_an_order_has_the_table_of_statsmodels():
+    d = graded(cohort(8))
+    fit = fd.glm("grade ~ x + age + ward", split(d), "ordinal", levels=["mild", "severe", "fatal"], secure=True)
+    order = pd.Categorical(d.grade, categories=["mild", "severe", "fatal"], ordered=True)
+    X = model_matrix("x + age + ward", d).iloc[:, 1:]
+    theirs = OrderedModel(pd.Series(order, index=d.index), X, distr="logit")
+    theirs = theirs.fit(method="newton", disp=0, tol=1e-14, maxiter=200)
+    for name in ("x", "age", "ward[T.B]"):
+        assert fit[name].value == pytest.approx(theirs.params[name], rel=1e-6)
+        assert fit[name].error == pytest.approx(theirs.bse[name], rel=1e-6)
+    cuts = theirs.model.transform_threshold_params(theirs.params)[1:-1]
+    np.testing.assert_allclose([fit["up to mild"].value, fit["up to severe"].value], cuts, rtol=1e-6)
+    np.testing.assert_allclose(fit.table.figures.log_likelihood, theirs.llf, rtol=1e-9)
+    assert fit.rounds <= 12
 
 
 def test_errors_by_cluster_and_under_masks_are_those_of_the_pooled_rows():
@@ -111,6 +151,8 @@ def test_words_on_the_left_say_which_of_them_counts():
         ("poisson ~ x", {"family": "poisson", "alpha": 1.0}, "alpha is the dispersion of a negative binomial"),
         ("poisson ~ x", {"family": "poisson", "weights": "x"}, "the weights in 'x' must be numbers > 0"),
         ("poisson ~ x", {"family": "poisson", "errors": "cluster"}, "go together"),
+        ("ward ~ x", {"family": "ordinal", "levels": ["A", "B"]}, "levels must be those of 'ward'"),
+        ("ward ~ x", {"family": "ordinal", "weights": "wt"}, "weights are not for a multinomial or an ordinal"),
     ],
 )
 def test_what_cannot_be_fitted_gets_a_sentence(formula, arguments, sentence):

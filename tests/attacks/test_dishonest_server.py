@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 pytest.importorskip("cryptography")
 
 from cases import problem as five
-from lies import LIES, RUN, VICTIM, Liar, Own, record
+from lies import LIES, RUN, VICTIM, Liar, Own, flip, record
 from masked_halls import MaskedHall, SignedHall
 from masked_wards import SECURE, MaskedWard
 
@@ -25,6 +25,7 @@ from foedus.base.errors import FoedusError
 from foedus.federation import packing
 from foedus.federation.exchange import Paused
 from foedus.federation.server import ServerSession
+from foedus.sums.messages import OpenSum
 
 WITHOUT_BOUNDS = SECURE.partition("[preprocess]")[0] + "[evaluate]\nholdout = 0.3\n"
 
@@ -183,3 +184,32 @@ def test_no_answer_of_a_masked_run_leaves_without_masks(tmp_path, kind):
         assert header["code"] != "ok"
         assert content == b""
         assert not {"sums", "squares"} & {*header}
+
+
+def test_a_site_that_signs_two_vectors_for_the_server_ends_the_run_before_anything_is_revealed(tmp_path):
+    """It shows the victim another sum than the others, and both are signed; the next sum then opens nowhere."""
+    hall = SignedHall(tmp_path, five(), RUN[0], **RUN[1])
+    told = []
+
+    def ask(messages, timeout):
+        sent = dict(messages)
+        header, payload = packing.unseal(sent[VICTIM]) if VICTIM in sent else ({"ask": ""}, b"")
+        if header["ask"] == "total" and not told:
+            opened, colluder = OpenSum.from_bytes(payload), hall.site["site-5"].masks.site
+            mine = colluder.rounds[opened.round]
+            vector = replace(mine.reply, words=flip(mine.reply.words))
+            signature = colluder.signer.sign(vector.statement(mine.context))
+            other = replace(
+                opened,
+                words=opened.words | {"site-5": vector.words},
+                signatures=opened.signatures | {"site-5": signature},
+            )
+            sent[VICTIM] = packing.seal(header, other.to_bytes())
+            told.append(opened.round)
+        return hall.ask(sent, timeout)
+
+    with pytest.raises((Paused, FoedusError)):
+        hall.play(ask)
+    assert told == [0]
+    assert any("was not made for this sum" in line for line in record(hall, VICTIM))
+    assert hall.site[VICTIM].masks.site.rounds[1].disclosure is None, "nothing of the next sum is revealed"

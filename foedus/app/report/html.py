@@ -8,9 +8,9 @@ from typing import TypeAlias
 
 from markupsafe import Markup
 
-from foedus.app.report import charts, cohort, evidence, sections, sites, tradeoff, words
+from foedus.app.report import charts, cohort, evidence, sections, sites, sweep, tradeoff, words
 from foedus.app.report.charts import Chart
-from foedus.app.report.render import render
+from foedus.app.report.render import piece, render
 from foedus.base.errors import FoedusError
 from foedus.base.files import Json, write_whole
 from foedus.base.quantities import count, number, size
@@ -79,7 +79,12 @@ def page(runs: Mapping[str, Run], request: Json, pulse: str | None = None) -> st
     """Return the whole page; one with a `pulse` follows a running job."""
     alike = tradeoff.one_problem(runs) and not request.get("data_differ")
     page_charts = sections.charts_of(runs, alike)
-    if len(runs) == 1:
+    if sweep.has_repetitions(runs):
+        title = str(request.get("title") or "Comparison of " + words.join_names(list(runs)))
+        page_charts = sweep.curves(page_charts, runs)
+        verdict, parts = _sweep(runs, request, page_charts, alike)
+        tiles, warnings = [], [*sweep.warnings(runs), *map(str, request.get("warnings", ()))]
+    elif len(runs) == 1:
         ((name, run),) = runs.items()
         title, verdict, tiles, warnings, parts = _one(name, run, request, page_charts)
     else:
@@ -161,6 +166,30 @@ def _one(
         ("words", "Glossary", sections.glossary([run])),
     ]
     return title, verdict, tiles, warnings, parts
+
+
+def _sweep(
+    runs: Mapping[str, Run], request: Json, page_charts: list[Chart], alike: bool
+) -> tuple[words.Verdict, list[Section]]:
+    """Return verdict and sections of a page on settings that were run with several seeds."""
+    data_differ = bool(request.get("data_differ"))
+    cap_curves = [] if data_differ else tradeoff.curves(runs)
+    names = [setting.name for setting in sweep.settings_of(runs)]
+    parts = [
+        ("summary", "Summary", sweep.summary_table(runs)),
+        ("convergence", "Convergence", sections.convergence(page_charts, names)),
+        ("tradeoff", "Trade-off", tradeoff.section(cap_curves)),
+        ("asked", "Problem", sections.request_section(list(runs.values()), request)),
+        ("runs", "Runs", piece("folded", f"Each of the {number(len(runs))} runs", sections.table_of_runs(runs))),
+        ("terms", "Constraints by site", _details("Each constraint at each site", sites.dots(runs))),
+        ("settings", "Settings", piece("folded", "What differs between the runs", sections.differences(runs))),
+        ("words", "Glossary", sections.glossary(list(runs.values()))),
+    ]
+    return sweep.verdict(runs, alike, data_differ), parts
+
+
+def _details(summary: str, content: Markup) -> Markup:
+    return piece("folded", summary, content) if content else content
 
 
 def _several(runs: Mapping[str, Run], request: Json, page_charts: list[Chart]) -> tuple[words.Verdict, list[Section]]:

@@ -32,6 +32,7 @@ def join_names(names: list[str], most: int = 4) -> str:
 
 
 NO_CONSTRAINTS = "No constraints were set."
+UNFINISHED = "The stopping test was not met"
 TINY = 1e-4  # of the objective: a smaller optimality gap is a footnote
 
 
@@ -425,7 +426,7 @@ def warnings(run: Run, present: np.ndarray | None = None) -> list[str]:
     if run.interrupted:
         remarks.append("The run was interrupted; the figures are those of the last model it had.")
     elif not run.converged:
-        remarks.append("The stopping test was not met: " + run.reason + ".")
+        remarks.append(f"{UNFINISHED}: {run.reason}.")
     if "times its tolerance" in run.reason and run.converged:
         remarks.append(_sentence(run.reason))
     requests, replies = run.history.get("asked"), run.history.get("answered")

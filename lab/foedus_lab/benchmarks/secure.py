@@ -60,7 +60,7 @@ def secure(quick: bool) -> list[Measurement]:
     for algorithm in (fd.FedAvg(k0=1, lr=0.01), fd.InteriorPoint()):
         what = f"a checked round of {name_of(algorithm)}, CPU of one of {CHECKED_SITES} sites, d = {CHECKED_DIM}"
         masked = site_seconds(algorithm, is_checked=False)
-        extra = {"masked alone": f"{masked:.4f}"}
+        extra: dict[str, object] = {"masked alone": f"{masked:.4f}"}
         lines.append(Measurement(what, site_seconds(algorithm), "a second", 1.0, CPU, extra=extra))
     return lines + (loopback_rounds(quick) if find_spec("nvflare") is not None else [])
 
