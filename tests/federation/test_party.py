@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+import uuid
 from pathlib import Path
 
 import pytest
@@ -78,3 +79,45 @@ def test_what_is_left_of_a_party_ends_before_the_next_one_starts(kit):
     second.send_signal(signal.SIGTERM)
     second.wait(60)
     assert until(kit, 0) == []
+
+
+def test_disk_use_is_bounded_over_fifty_jobs(kit):
+    now = time.time()
+    (kit / "foedus-runs").mkdir()
+    (kit / "foedus-runs/ledger.jsonl").write_text("kept")
+    for number in range(50):
+        for place in (kit, kit / "storage/jobs"):
+            folder = place / str(uuid.UUID(int=number)) / "app"
+            folder.mkdir(parents=True)
+            (folder / "log.txt").write_bytes(bytes(1000))
+            for path in (folder / "log.txt", folder, folder.parent):
+                os.utime(path, (now - 3 * 86400 + number,) * 2)
+    (kit / party.LOG).write_bytes(b"old" + bytes(party.MOST_LOG) + b"new")
+    assert len(party.prune(kit, now)) == 2 * (50 - party.MOST_JOBS)
+    for place in (kit, kit / "storage/jobs"):
+        left = {path.name for path in place.iterdir() if party.JOB.fullmatch(path.name)}
+        assert left == {str(uuid.UUID(int=number)) for number in range(50 - party.MOST_JOBS, 50)}
+    assert (kit / "foedus-runs/ledger.jsonl").read_text() == "kept"
+    log = (kit / party.LOG).read_bytes()
+    assert len(log) == party.MOST_LOG // 2
+    assert log.endswith(b"new")
+
+
+def test_a_job_that_is_under_way_stays(kit, monkeypatch):
+    now = time.time()
+    for number in range(50):
+        folder = kit / str(uuid.UUID(int=number))
+        folder.mkdir()
+        os.utime(folder, (now - 3 * 86400 + number,) * 2)
+    busy = str(uuid.UUID(int=0))
+    program = [sys.executable, "-c", "import time; time.sleep(60)", "-n", busy]
+    with subprocess.Popen(program, env=os.environ | {party.MARK: str(kit)}) as process:
+        assert kit / busy not in party.prune(kit, now)
+        process.kill()
+    assert (kit / busy).is_dir()
+
+
+def test_what_was_touched_today_stays(kit):
+    for number in range(50):
+        (kit / str(uuid.UUID(int=number))).mkdir()
+    assert party.prune(kit) == []

@@ -12,6 +12,8 @@ which they are found.
 
 import json
 import os
+import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -20,6 +22,7 @@ from pathlib import Path
 
 from foedus.base.errors import FoedusError
 from foedus.base.files import Json, write_whole
+from foedus.base.quantities import count, duration
 from foedus.federation.flare import frames
 from foedus.federation.flare.certificates import warnings_of
 from foedus.federation.flare.kits import check_kit
@@ -31,6 +34,9 @@ LOG = "out.log"
 AGAIN_SECONDS = 5.0  # before a party that has crashed is started again
 SHORT_SECONDS, MOST_CRASHES = 60.0, 5  # so many lives in a row, each shorter than this, and it is given up
 STOP_SECONDS = 10.0  # for a process to end by itself
+JOB = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")  # what FLARE calls a job, and its folders
+MOST_JOBS, KEPT_SECONDS = 20, 86400.0  # jobs whose folders stay, and how long all of them do
+MOST_LOG, PRUNE_SECONDS = 2**24, 600.0  # bytes of out.log, and seconds between two looks
 
 
 def role_of(kit: Path) -> str:
@@ -119,7 +125,11 @@ def run(kit: Path) -> None:
         while not signals:
             life = time.monotonic()
             process = begin(kit, str(kit))
+            prune_at = life
             while process.poll() is None and not signals:
+                if time.monotonic() >= prune_at:
+                    prune(kit)
+                    prune_at = time.monotonic() + PRUNE_SECONDS
                 time.sleep(0.2)
             if signals:
                 break
@@ -132,6 +142,57 @@ def run(kit: Path) -> None:
     finally:
         end_all(str(kit))
         (kit / RUNS / RECORD).unlink(missing_ok=True)
+
+
+def prune(kit: Path, now: float | None = None) -> list[Path]:
+    """Delete what FLARE keeps of old jobs, so that a party's disk does not fill up; return what was deleted.
+
+    The newest MOST_JOBS stay, what was touched within the last day, and jobs that a process of the party works on. A
+    party's own records are not among them.
+    """
+    now = time.time() if now is None else now
+    deleted = []
+    for place in (kit, kit / "storage" / "jobs"):
+        jobs = [path for path in place.glob("*") if path.is_dir() and JOB.fullmatch(path.name)]
+        ages = {path: now - _touched(path) for path in jobs}
+        old = [path for path in sorted(jobs, key=lambda path: ages[path])[MOST_JOBS:] if ages[path] > KEPT_SECONDS]
+        busy = _jobs_under_way(str(kit)) if old else set()
+        for path in old:
+            if path.name not in busy:
+                shutil.rmtree(path, ignore_errors=True)
+                deleted.append(path)
+    if (log := kit / LOG).is_file() and log.stat().st_size > MOST_LOG:
+        with log.open("r+b") as file:  # the party's process goes on appending to the same file
+            file.seek(-MOST_LOG // 2, os.SEEK_END)
+            newest = file.read()
+            file.seek(0)
+            file.write(newest)
+            file.truncate()
+    return deleted
+
+
+def _jobs_under_way(mark: str) -> set[str]:
+    """Return the jobs that the command lines of a party's processes name."""
+    import psutil
+
+    lines = []
+    for pid in pids_with_mark(mark):
+        try:
+            lines.append(" ".join(psutil.Process(pid).cmdline()))
+        except (psutil.NoSuchProcess, psutil.AccessDenied):
+            continue
+    return {match[0] for line in lines for match in JOB.finditer(line)}
+
+
+def _touched(folder: Path) -> float:
+    """Return when anything in a folder was last changed."""
+    times = [folder.stat().st_mtime]
+    for path in folder.rglob("*"):
+        try:
+            times.append(path.lstat().st_mtime)
+        except OSError:
+            continue
+    return max(times)
 
 
 def start(kit: Path) -> int:
@@ -172,6 +233,20 @@ def stop(kit: Path) -> bool:
     left = end_all(str(kit))
     (kit / RUNS / RECORD).unlink(missing_ok=True)
     return pid is not None or left
+
+
+def health(kit: Path) -> tuple[str, bool]:
+    """Return in a line whether a party runs, with its process and its supervisor, and since when."""
+    kit = kit.absolute()
+    role = role_of(kit)
+    pid = running(kit)
+    if pid is None:
+        return f"{role} is not running", False
+    processes = [one for one in pids_with_mark(str(kit)) if one != pid]
+    if not processes:
+        return f"{role} is being started again after a crash; {kit / LOG} says why", False
+    seconds = time.time() - min(began(one) for one in processes)
+    return f"{role} runs for {duration(seconds)} in {count(len(processes), 'process', 'processes')}", True
 
 
 def running(kit: Path) -> int | None:
