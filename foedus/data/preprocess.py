@@ -16,7 +16,7 @@ all, each is released with ε/k, which adds up to ε for that row. Which values 
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -197,11 +197,8 @@ class Preprocessing:
 
     def to_json(self) -> Json:
         """Return the rules as a JSON object."""
-        record = asdict(self)
-        record["columns"] = [
-            {"kind": "number" if isinstance(c, Number) else "category"} | asdict(c) for c in self.columns
-        ]
-        return {"schema": SCHEMA} | record
+        columns = [{"kind": "number" if isinstance(c, Number) else "category"} | vars(c) for c in self.columns]
+        return {"schema": SCHEMA} | vars(self) | {"columns": columns}
 
     @staticmethod
     def from_json(record: Json) -> "Preprocessing":
