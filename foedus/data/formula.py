@@ -190,6 +190,25 @@ class Design:
         return np.asarray(matrix, dtype=float), names
 
 
+def spline_state(step: Step, ends: tuple[float, float], knots: Sequence[float]) -> dict[str, Any]:
+    """Return what formulaic keeps of a call of bs with these ends, and these knots between them."""
+    degree, inside = int(step.settings.get("degree", 3)), [ends[0], *knots, ends[1]]
+    return {"lower_bound": ends[0], "upper_bound": ends[1], "knots": [ends[0]] * degree + inside + [ends[1]] * degree}
+
+
+def stated_spline(step: Step) -> dict[str, Any]:
+    """Return the same where the formula states all of it; raise where something is left to the rows."""
+    settings = step.settings
+    needed = ("knots", "lower_bound", "upper_bound")
+    if any(name not in settings for name in needed) or settings.get("extrapolation") not in ("clip", "extend"):
+        raise FoedusError(
+            f"{step.key!r} in the formula: in an experiment file bs states its knots, lower_bound and upper_bound, and "
+            "extrapolation = 'clip' or 'extend' for values beyond them; no row then decides what is learnt or refused."
+        )
+    knots, low, high = ([float(k) for k in np.atleast_1d(settings[name])] for name in needed)
+    return spline_state(step, (low[0], high[0]), knots)
+
+
 def _context() -> dict[str, Any]:
     """The functions of a formula."""
     from formulaic.transforms import TRANSFORMS

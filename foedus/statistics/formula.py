@@ -16,7 +16,7 @@ from foedus.base.errors import FoedusError, did_you_mean
 from foedus.base.files import Json
 from foedus.base.pytrees import PyTree
 from foedus.data.columns import Words, is_number, listing, missing_in
-from foedus.data.formula import Design, FormulaColumns, Step, check_references
+from foedus.data.formula import Design, FormulaColumns, Step, check_references, spline_state
 from foedus.data.masked_sums import InSums
 from foedus.data.sites import in_order
 from foedus.data.sums import Replies
@@ -212,8 +212,7 @@ def _spline(design: Design, step: Step, sites: Sites) -> dict[str, Any]:
     places_found = iter(_quantiles(design, step.source, sites, [*ends, *places]) if ends or inner else [])
     low, high = (next(places_found) if limit is None else float(limit) for limit in (low, high))
     between = list(places_found) if inner else [float(k) for k in knots or ()]
-    inside = [low, *between, high]
-    return {"lower_bound": low, "upper_bound": high, "knots": [low] * degree + inside + [high] * degree}
+    return spline_state(step, (low, high), between)
 
 
 def _quantiles(design: Design, source: str, sites: Sites, shares: Sequence[float]) -> list[float]:
