@@ -5,7 +5,7 @@ import json
 import os
 import re
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -34,6 +34,7 @@ from foedus.federation.plan import Request
 from foedus.federation.site import SiteSession
 from foedus.federation.site_ledger import SiteLedger
 from foedus.numerics.interpreter.random_bits import random_key
+from foedus.privacy.releasing import make_private
 from foedus.protocol.algorithm import name_of
 from foedus.statistics.evaluate import Evaluation
 from foedus.sums.identity import COORDINATOR as ROLE
@@ -332,6 +333,66 @@ def test_a_changed_byte_makes_a_file_unreadable_or_unsigned(at, change):
 def test_a_file_that_is_not_whole_is_refused_in_a_sentence(change, sentence):
     with pytest.raises(Unreadable, match=sentence):
         CourierFile.read(change(EXAMPLE.content))
+
+
+def test_a_file_that_says_anything_else_or_that_another_has_signed_is_refused(tmp_path):
+    hall = CourierHall.of(tmp_path, five(), fd.FedAvg(k0=2), max_rounds=1)
+    for name in SITES:
+        hall.answer(name)
+    hall.next()
+    path = hall.answer("site-1")
+    assert path is not None
+    answer = CourierFile.read(path.read_bytes())
+    mine, other = hall.site["site-1"]._key, hall.site["site-2"]._key
+    lies = {
+        "it is not signed by 'site-1'": answer.signed(other),
+        "it is of another plan": replace(answer, plan="0" * 64).signed(mine),
+        "it is of another plan (run r2)": replace(answer, run="r2").signed(mine),
+        "it is from nobody who was asked": replace(answer, sender="site-9").signed(mine),
+        "it answers exchange 7, in which": replace(answer, exchange=7).signed(mine),
+        "it answers another file": replace(answer, answers="0" * 64).signed(mine),
+        "'site-1' has answered exchange 1 before, otherwise": replace(answer, exchange=1).signed(mine),
+    }
+    for sentence, lie in lies.items():
+        path.write_bytes(lie.content)
+        assert sentence in "".join(hall.next().lines)
+        assert hall.plan.answer(2, "site-1") is None
+    path.write_bytes(answer.content)
+    hall.next()
+    assert hall.plan.answer(2, "site-1") == answer
+
+    question = hall.plan.question(2, "site-2")
+    place = next(hall.plan.place("site-2").glob("*002-to*"))
+    lies = {
+        "it is not signed by the coordinator of a project": question.signed(mine),
+        "it is of another plan": replace(question, plan="0" * 64).signed(hall.plan.keys.coordinator),
+        "it asks nothing": replace(question, messages=()).signed(hall.plan.keys.coordinator),
+    }
+    for sentence, lie in lies.items():
+        place.write_bytes(lie.content)
+        inbox = hall.site["site-2"].look(hall.plan.place("site-2"), "site-2", hall.project)
+        assert inbox.question is None, sentence
+        assert sentence in "".join(inbox.lines)
+
+
+def test_a_preview_charges_nothing_and_changes_nothing(tmp_path):
+    problem = five("logistic")
+    algorithm = make_private(fd.FedAvg(k0=1), fd.Laplace(epsilon=0.5, clip=1.0), None, problem, 2)
+    hall = CourierHall.of(tmp_path, problem, algorithm, max_rounds=2)
+    for name in SITES:
+        hall.answer(name)
+    hall.next()
+    one, home = hall.site["site-1"], hall.home("site-1")
+    inbox = one.look(hall.plan.place("site-1"), "site-1", hall.project)
+    assert inbox.question is not None
+    before = {path: path.read_bytes() for path in sorted(home.rglob("*")) if path.is_file()}
+    preview = one.preview(inbox.question)
+    assert {path: path.read_bytes() for path in sorted(home.rglob("*")) if path.is_file()} == before
+    assert preview.epsilon == (0.0, pytest.approx(0.5, rel=1e-3), pytest.approx(0.5, rel=1e-3))
+    (leaving,) = [answer for answer in preview.leaving if answer.ask == "round"]
+    assert leaving.releases
+    one.answer(inbox.question, hall.plan.place("site-1"))
+    assert SiteLedger(home / RUNS).total(preview.delta) == preview.epsilon[1]
 
 
 # --- every fault ---
