@@ -26,7 +26,7 @@ import numpy as np
 from foedus.base.engine import float64
 from foedus.base.errors import FoedusError
 from foedus.base.files import Json
-from foedus.base.notebook import text_table
+from foedus.base.notebook import latex_table, text_table
 from foedus.numerics.interpreter.dispatch import play
 from foedus.numerics.interpreter.threads import threads_for
 from foedus.problem.constraints import Linear, LossRows, NormBall
@@ -102,6 +102,10 @@ class CoefficientTable:
         return "\n".join([*text_table(self.titles, [self.cells(row) for row in self.rows]), *self.notes])
 
     __repr__ = __str__
+
+    def to_latex(self) -> str:
+        """Return the table as a `tabular` of LaTeX with the rules of booktabs."""
+        return latex_table(self.titles, [self.cells(row) for row in self.rows])
 
     def to_json(self) -> Json:
         """Return the table as JSON holds it; null stands for NaN."""
