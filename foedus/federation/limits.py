@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from foedus.base.quantities import count
 from foedus.federation import layout
 from foedus.federation.policy import Policy, Refusal
 from foedus.problem.terms import Data, Terms
@@ -56,7 +57,7 @@ class Answers:
         if self.share > policy.max_answers:
             left = policy.max_answers * self.sites * self.size - self.measured * self.after
             most = int(left // self.numbers)
-            hint = f"; at most {most} rounds would do" if most > 0 else ""
+            hint = f"; at most {count(most, 'round')} would do" if most > 0 else ""
             raise Refusal(
                 "policy",
                 f"its policy (max_answers) lets {policy.max_answers:g} times as many numbers leave as its rows hold, "

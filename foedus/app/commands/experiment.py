@@ -119,12 +119,12 @@ def _open_checked(folder: Path, accept_uncertified: bool) -> "SavedModel":
 def tell_folder(screen: "Screen", folder: Path, run: "Run") -> None:
     """Say what preparing the data took, where a run is kept, and what to do with it."""
     from foedus.app.report.words import uncertified
-    from foedus.base.quantities import size
+    from foedus.base.quantities import count, size
 
     preparation = json.loads((folder / "experiment.json").read_text())["preparation"]
     epsilon = f", epsilon {preparation['epsilon']:g}" if "epsilon" in preparation else ""
     screen.say(
-        f"preparation beside that: {preparation['rounds']} rounds for the scales and words of the columns, "
+        f"preparation beside that: {count(preparation['rounds'], 'round')} for the scales and words of the columns, "
         f"{size(preparation['up'])} up and {size(preparation['down'])} down{epsilon}"
     )
     report = folder / "report.html"

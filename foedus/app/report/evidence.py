@@ -316,7 +316,9 @@ def _tenths(tenths: Sequence[Tenth]) -> Plot | None:
         return None
     dots, d = [], ""
     for t in tenths:
-        words = f"predicted {percent(t.predicted)}, observed {percent(t.observed.value)} of {t.observed.rows} rows"
+        words = (
+            f"predicted {percent(t.predicted)}, observed {percent(t.observed.value)} of {count(t.observed.rows, 'row')}"
+        )
         d += path(np.array([t.predicted, t.predicted]), np.array([t.observed.low, t.observed.high]))
         dots.append(("dot c0", words, 100 * t.predicted, 100 * (1 - t.observed.value)))
     words = "; ".join(f"{percent(t.predicted)} predicted, {percent(t.observed.value)} observed" for t in tenths)

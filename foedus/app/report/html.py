@@ -198,7 +198,9 @@ def _several(runs: Mapping[str, Run], request: Json, page_charts: list[Chart]) -
     fewest = min(usable, key=lambda name: usable[name].traffic.up + usable[name].traffic.down)
     with_terms = any(run.certificate.rows or run.certificate.counts for run in runs.values())
     success = "is certified" if with_terms else "reached its stopping test"
-    first = f"{len(successes)} of {len(runs)} runs {'certified' if with_terms else 'reached their stopping test'}."
+    first = (
+        f"{len(successes)} of {count(len(runs), 'run')} {'certified' if with_terms else 'reached their stopping test'}."
+    )
     sentence = (
         f"The smallest objective among {'those' if successes else 'them'} is {number(runs[best].objective)}, by {best}"
     )
