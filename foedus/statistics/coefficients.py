@@ -27,6 +27,7 @@ from foedus.base.engine import float64
 from foedus.base.errors import FoedusError
 from foedus.base.files import Json
 from foedus.base.notebook import text_table
+from foedus.base.quantities import short
 from foedus.numerics.interpreter.dispatch import play
 from foedus.numerics.interpreter.threads import threads_for
 from foedus.problem.constraints import Linear, LossRows, NormBall
@@ -126,7 +127,7 @@ def _exp(value: float) -> float:
 
 
 def _text(value: float, digits: int = 4) -> str:
-    return f"{value:.{digits}g}".replace("-", "−")
+    return short(value, digits).replace("-", "−")
 
 
 @float64()

@@ -139,7 +139,9 @@ def _one(
     tightest, silent = words.worst(run), run.certificate.silent
     tiles = evidence.tiles(run)
     if tightest is not None:
-        tiles.append(("Tightest in training", number(tightest.slack), f"slack at {tightest.site}"))
+        at_the_cap = abs(tightest.slack) <= run.certificate.eps2
+        where = f"slack at {tightest.site}" if not at_the_cap else tightest.site
+        tiles.append(("Tightest in training", "at its cap" if at_the_cap else number(tightest.slack), where))
     worst_case = getattr(run, "worst_case", None)
     if worst_case is not None:
         tiles.append(("Worst case", number(worst_case.value), worst_case.optimality))
