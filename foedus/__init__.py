@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from foedus.algorithms.ens import ens
     from foedus.app.check import check_algorithm
     from foedus.app.estimators import FairClassifier, NeymanPearsonClassifier, RobustClassifier, RobustRegressor
+    from foedus.app.glm import glm
     from foedus.app.solve import solve
     from foedus.base.errors import FoedusError
     from foedus.federation.flare.driver import Flare
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from foedus.privacy.central import Central
     from foedus.privacy.noise import Gaussian, Laplace, PaperLaplace
     from foedus.privacy.total import Local
-    from foedus.problem import constraints, losses, penalties, regularizers
+    from foedus.problem import constraints, likelihoods, losses, penalties, regularizers
     from foedus.problem.problem import Problem
     from foedus.problem.terms import Data, group, label
     from foedus.protocol.participation import Coverage, Fraction, Schedule
@@ -56,8 +57,10 @@ __all__ = [
     "data",
     "ens",
     "evaluate",
+    "glm",
     "group",
     "label",
+    "likelihoods",
     "load",
     "losses",
     "penalties",
@@ -75,7 +78,7 @@ _HOMES = {
     **dict.fromkeys(("Coverage", "Fraction", "Schedule"), "protocol.participation"),
     **dict.fromkeys(("Data", "group", "label"), "problem.terms"),
     **dict.fromkeys(("Run", "load"), "runtime.run"),
-    **dict.fromkeys(("constraints", "losses", "penalties", "regularizers"), "problem"),
+    **dict.fromkeys(("constraints", "likelihoods", "losses", "penalties", "regularizers"), "problem"),
     "Budget": "privacy.budget",
     "Central": "privacy.central",
     "Flare": "federation.flare.driver",
@@ -87,6 +90,7 @@ _HOMES = {
     "cox": "statistics.survival.cox",
     "ens": "algorithms.ens",
     "evaluate": "statistics",
+    "glm": "app.glm",
     "solve": "app.solve",
 }
 __getattr__, __dir__ = _late_names(__name__, _HOMES)

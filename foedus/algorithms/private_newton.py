@@ -103,6 +103,12 @@ def caps_of(terms: Terms) -> tuple[LossCap, ...]:
                 f"PrivateNewton takes no cap of scope {constraint.scope!r}: a mean over clients of group means divides "
                 "by how many examples a group has at each client, which is private; use scope='local'."
             )
+        limits = constraint.limit.values() if isinstance(constraint.limit, Mapping) else [constraint.limit]
+        if constraint.skip or None in limits:
+            raise FoedusError(
+                "PrivateNewton takes no cap that is left out at a client: that a client has no row of a group is an "
+                "exact figure about its rows; leave skip= and None out."
+            )
         if not isinstance(constraint.where, Where):
             raise FoedusError(
                 "PrivateNewton needs fd.label(v) or fd.group(v) as the group of a cap: of a function of all rows "

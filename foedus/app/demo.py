@@ -18,9 +18,12 @@ from foedus.app.report import html, words
 from foedus.app.report.comparison import Entry, draw, drawable, standing, table
 from foedus.base.engine import float64
 from foedus.base.errors import FoedusError, did_you_mean
+from foedus.data.partition import Sites
 from foedus.problem.terms import Data, Terms
 from foedus.protocol.algorithm import Algorithm
+from foedus.statistics.evaluate import HELD_OUT
 
+HOLDOUT = 0.2  # the share of each site's rows that take no part in training
 RIDGE = 0.02  # mu of the penalty (mu/2)‖w‖²
 BREAST_CANCER = "breast-cancer data"
 CONSTANT = 1e-12  # a deviation below this, of a column whose largest entry is 1, is rounding error
@@ -125,8 +128,26 @@ def problem_of(examples: Examples, sites: int, seed: int) -> fd.Problem:
     return fd.Problem(clients, loss=fd.losses.logistic, penalty=fd.penalties.Ridge(RIDGE, per_example=False))
 
 
-def terms_of(examples: Examples, sites: int, seed: int, max_loss: float) -> fd.Problem:
-    """Return the Neyman-Pearson problem: the least loss on label 0, with the loss on label 1 capped at every site."""
+def hold_out(clients: Sites, seed: int) -> tuple[Sites, Sites]:
+    """Divide the rows of each site into those that train and a fifth, of each class, that shows how good the model is.
+
+    A class of fewer than five rows at a site trains as a whole.
+    """
+    training, new = {}, {}
+    for k, (name, arrays) in enumerate(clients.items()):
+        draw, out = np.random.default_rng([seed, k]), np.zeros(len(arrays[1]), dtype=bool)
+        for label in np.unique(arrays[1]):
+            rows = draw.permutation(np.flatnonzero(arrays[1] == label))
+            out[rows[: int(HOLDOUT * len(rows))]] = True
+        training[name], new[name] = (tuple(part[rows] for part in arrays) for rows in (~out, out))
+    return training, new
+
+
+def terms_of(examples: Examples, sites: int, seed: int, max_loss: float) -> tuple[fd.Problem, Sites]:
+    """Return the Neyman-Pearson problem, and rows that take no part in it.
+
+    It asks for the least loss on label 0, with the loss on label 1 capped at every site.
+    """
     fewest = int(min(np.sum(examples.y == label) for label in np.unique(examples.y)))
     if not 1 <= sites <= fewest:
         raise FoedusError(
@@ -135,10 +156,12 @@ def terms_of(examples: Examples, sites: int, seed: int, max_loss: float) -> fd.P
     clients = fd.data.split(standardise(examples.x), examples.y, clients=sites, seed=seed, by="label")
     if examples.title == BREAST_CANCER:
         clients = {name.replace("site", "hospital"): arrays for name, arrays in clients.items()}
+    clients, new = hold_out(clients, seed)
     low = float(np.min(examples.y))
     cap = fd.constraints.LossCap(fd.label(1), at_most=max_loss)
     ridge = fd.penalties.Ridge(RIDGE, per_example=False)  # without it a plane separates the classes, and no cap binds
-    return fd.Problem(clients, loss=fd.losses.logistic, where=fd.label(low), penalty=ridge, constraints=[cap])
+    problem = fd.Problem(clients, loss=fd.losses.logistic, where=fd.label(low), penalty=ridge, constraints=[cap])
+    return problem, new
 
 
 def algorithms_called(names: str) -> dict[str, Algorithm]:
@@ -214,7 +237,7 @@ def demo(
     algorithm_by_name = algorithms_called(algorithms)
     examples = breast_cancer() if data is None else read_csv(data)
     problem = problem_of(examples, sites, seed)
-    problem_under_terms = terms_of(examples, hospitals, seed, max_loss)
+    problem_under_terms, new = terms_of(examples, hospitals, seed, max_loss)
     console.print(
         f"1. Constrained. {examples.title}: {examples.rows} examples at {hospitals} sites, logistic regression, ridge "
         "penalty.\n"
@@ -225,6 +248,8 @@ def demo(
     run = fd.solve(problem_under_terms, seed=seed, progress=console.is_terminal)
     if run.interrupted:
         raise KeyboardInterrupt
+    if all(len(np.unique(y)) == 2 for _, y in new.values()):
+        run.evaluations[HELD_OUT] = fd.evaluate(problem_under_terms, run.w, new, source=HELD_OUT)
     console.print(str(run), soft_wrap=True)
     kinds = ("benign", "malignant") if data is None else ("negative", "positive")
     page = html.write(

@@ -34,6 +34,7 @@ from foedus.certificate.rows import Row, RowCount, table_of
 from foedus.certificate.wide_gap import MOST, Ask, ask_here, at_point, measure_wide
 from foedus.numerics.interpreter.dispatch import is_moderate, is_small, jit_if_large, play
 from foedus.numerics.interpreter.threads import threads_for
+from foedus.problem.constraints import NO_CAP
 from foedus.problem.penalties import Penalty, Ridge
 from foedus.problem.problem import Problem
 from foedus.problem.regularizers import Regularizer
@@ -79,6 +80,7 @@ class Certificate:
     # of a run with masked sums; residuals over these rows are then eps2 ("at most") or infinite ("not at all sites")
     counts: tuple[RowCount, ...] = ()
     private: PrivateCertificate | None = None  # the caps as they were measured under noise
+    left_out: tuple[tuple[str, str], ...] = ()  # a site and a constraint that does not apply there
 
     @staticmethod
     def unmeasured(silent: Sequence[str], clients: int, eps1: float, eps2: float) -> "Certificate":
@@ -174,7 +176,17 @@ class Certificate:
 
     def __str__(self) -> str:
         rows = table_of(self.rows, self.eps2) if self.rows else []
-        return "\n".join(["certificate: " + self.verdict(), *rows])
+        return "\n".join(["certificate: " + self.verdict(), *rows, *self.exceptions()])
+
+    def exceptions(self) -> list[str]:
+        """Return a sentence on each constraint that does not apply at some sites."""
+        sites: dict[str, list[str]] = {}
+        for site, constraint in self.left_out:
+            sites.setdefault(constraint, []).append(site)
+        return [
+            f"{constraint}: no cap at {', '.join(names)}, which was left out there or has no such rows"
+            for constraint, names in sites.items()
+        ]
 
     def _repr_html_(self) -> str:
         return html_of(str(self))
@@ -185,6 +197,7 @@ class Certificate:
     @staticmethod
     def from_json(kept: dict[str, Any]) -> "Certificate":
         content: dict[str, Any] = {**kept, "rows": tuple(Row(**row) for row in kept["rows"])}
+        content["left_out"] = tuple((site, label) for site, label in kept.get("left_out", ()))
         content["silent"], content["without"] = tuple(kept.get("silent", ())), tuple(kept.get("without", ()))
         content["counts"] = tuple(RowCount(**row) for row in kept.get("counts", ()))
         content["contradiction"] = Contradiction.from_json(kept.get("contradiction"))
@@ -432,6 +445,7 @@ def certified(
 ) -> Certificate:  # fmt: skip
     """The certificate from what was measured; of `one` client's data and the server's `own`, the shapes are used."""
     measurements: list[Row] = []
+    left_out: list[tuple[str, str]] = []
     for scope in SCOPES:
         data = own if scope == "global" else one
         labels = [(label, k.kind) for k in _of(terms, scope) for label in k.labels(terms, data)]
@@ -439,6 +453,9 @@ def certified(
         table = zip(sites, np.atleast_2d(c[scope]), np.atleast_2d(caps[scope]), np.atleast_2d(mu[scope]), strict=True)
         for site, values, limits, weights in table if labels else ():
             for (label, kind), value, cap, weight in zip(labels, values, limits, weights, strict=True):
+                if cap == NO_CAP and value + cap == 0:
+                    left_out.append((str(site), label))
+                    continue
                 measurements.append(Row(site, label, kind, float(value + cap), float(cap), float(weight)))
     inequalities = [row for row in measurements if row.kind == "<="]
     return Certificate(
@@ -449,4 +466,5 @@ def certified(
         eps1=eps1,
         eps2=eps2,
         rows=tuple(measurements),
+        left_out=tuple(left_out),
     )

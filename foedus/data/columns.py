@@ -1,6 +1,7 @@
 """Columns of numbers or of words, and how the cells of a file become one of them."""
 
 import importlib
+import unicodedata
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -61,6 +62,24 @@ def listing(names: Iterable[object], most: int = 12) -> str:
 def counted(rows: int) -> str:
     """Return a number of rows in words: 1 row, 2 rows."""
     return f"{rows:,} row" + ("" if rows == 1 else "s")
+
+
+def is_invisible(character: str) -> bool:
+    """Return whether nobody sees a character, such as a zero-width space, or sees it as a part of the one before."""
+    kind = unicodedata.category(character)
+    return kind in ("Cf", "Cc", "Mn") or (kind == "Zs" and character != " ")
+
+
+def visible_form(text: str) -> str:
+    """Return a text as it looks: composed characters, ordinary spaces, and none that have no width."""
+    spaced = (" " if unicodedata.category(c) == "Zs" else c for c in unicodedata.normalize("NFC", text))
+    return "".join(c for c in spaced if unicodedata.category(c) not in ("Cf", "Cc"))
+
+
+def with_codes(text: str) -> str:
+    """Return a text in quotes, with the codes of characters that nobody sees."""
+    codes = "".join(ascii(c)[1:-1] if is_invisible(c) else c for c in text)
+    return repr(codes).replace("\\\\", "\\")
 
 
 def missing_in(column: Column) -> np.ndarray:

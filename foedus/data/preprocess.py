@@ -16,7 +16,7 @@ all, each is released with ε/k, which adds up to ε for that row. Which values 
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -197,11 +197,8 @@ class Preprocessing:
 
     def to_json(self) -> Json:
         """Return the rules as a JSON object."""
-        record = asdict(self)
-        record["columns"] = [
-            {"kind": "number" if isinstance(c, Number) else "category"} | asdict(c) for c in self.columns
-        ]
-        return {"schema": SCHEMA} | record
+        columns = [{"kind": "number" if isinstance(c, Number) else "category"} | vars(c) for c in self.columns]
+        return {"schema": SCHEMA} | vars(self) | {"columns": columns}
 
     @staticmethod
     def from_json(record: Json) -> "Preprocessing":
@@ -447,12 +444,15 @@ def stacked_of(cohort: Cohort, rules: Preprocessing, release: bool = False) -> S
     counts = np.array([table.rows for table in cohort.tables.values()])
     shape = (len(counts), int(counts.max()))
     arrays = {"x": aligned((*shape, len(rules.names))), "y": aligned(shape)}
-    arrays |= {} if cohort.roles.group is None else {"group": aligned(shape)}
+    for name in ("group", "cluster"):
+        arrays |= {} if getattr(cohort.roles, name) is None else {name: aligned(shape)}
     for i, name in enumerate([*cohort.tables]):  # an iterator over items would hold on to the table before
         table = cohort.tables[name]
         arrays["y"][i, : table.rows] = cohort.y(table)
         if "group" in arrays:
             arrays["group"][i, : table.rows] = cohort.group(table)
+        if "cluster" in arrays:
+            arrays["cluster"][i, : table.rows] = cohort.cluster(table)
         rules.transform(table, arrays["x"][i, : table.rows])
         for array in arrays.values():
             array[i, table.rows :] = array[i, table.rows - 1]

@@ -47,6 +47,7 @@ class Statement:
     noise: Noise | None = field(default=None, compare=False)  # of the rounds, for the summary
     preparation: float = 0.0  # the epsilon of what is sent before the first round
     holdout: Json | None = None  # the rows that are kept out of training, and what is told about them at the end
+    errors: str | None = None  # how standard errors are computed, where sums for them are asked for at the end
     roles: Json | None = field(default=None, compare=False)  # of the columns; with `holdout` they name its rows
 
     @staticmethod
@@ -95,6 +96,11 @@ class Statement:
         ]
         holdout = Holdout.from_json(self.holdout)
         lines += _holdout_in_words(holdout)
+        if self.errors is not None:
+            lines.append(
+                f"Standard errors ({self.errors}): at the end sums of products of columns and of residuals leave, over "
+                "the rows that train."
+            )
         if not isinstance(self.noise, Sound):
             return [
                 *lines,
@@ -149,6 +155,7 @@ def _common(header: Json, algorithm: Algorithm, sites: int, letter: str) -> Json
         "rounds": int(header["max_rounds"]),
         "sites": sites,
         "letter": letter,
+        "errors": header.get("summary"),
         "noise": getattr(algorithm, "noise", None),
     }
 

@@ -57,6 +57,7 @@ class Holdout:
             return None
         noise = None if self.noise is None else {"epsilon": self.noise.epsilon, "delta": self.noise.delta}
         rates = [{"type": r.name, "at_most": r.at_most, "confidence": r.confidence} for r in self.rates]
+        rates = [one | ({"skip": r.skip} if r.skip else {}) for one, r in zip(rates, self.rates, strict=True)]
         shares = {"share": self.shares.evaluate, "threshold": self.shares.threshold}
         return shares | {"noise": noise, "rates": rates}
 
@@ -140,4 +141,5 @@ def _number(record: Json, name: str) -> float:
 
 
 def _rate(record: Json) -> RateTerm:
-    return KINDS[record["type"]](_number(record, "at_most"), _number(record, "confidence"))
+    numbers = {name: _number(record, name) for name in ("at_most", "confidence")}
+    return KINDS[record["type"]](**numbers, skip=str(record.get("skip", "")))

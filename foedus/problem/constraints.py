@@ -24,16 +24,22 @@ from foedus.problem.terms import Constraint, Data, Mask, Terms, subsets_of
 T = TypeVar("T")
 
 
+NO_CAP = 1.0 + 2.0**-30
+"""The cap of a row that does not apply at a client: its value is 0 there, so that it always holds and never binds."""
+UNDEFINED = "undefined"
+
+
 def _mean_weights(data: Data, mask: Mask) -> Array:
     weight = data["weight"] * mask(data)
-    return weight / jnp.sum(weight)
+    total = jnp.sum(weight)
+    return weight / jnp.where(total > 0, total, 1.0)
 
 
 ByClient: TypeAlias = ArrayLike | Sequence[ArrayLike] | Mapping[str, ArrayLike]
 """An array for all clients, or one for each: in their order, or by name."""
 
-Limit: TypeAlias = float | Sequence[float] | Mapping[str, float]
-"""A number, or one for each client: in their order, or by name."""
+Limit: TypeAlias = float | Sequence[float | None] | Mapping[str, float | None] | None
+"""A number, or one for each client: in their order, or by name; None where a loss is not limited."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -55,6 +61,8 @@ class Capped(Constraint):
             object.__setattr__(self, self.limit_name, tuple(self.limit))
         limits = tuple(self.limit.values()) if isinstance(self.limit, Mapping) else self.limit
         for one in limits if isinstance(limits, tuple) else (limits,):
+            if one is None and self._takes_none:
+                continue
             if not (isinstance(one, Real) and self.least[0] < float(one) < np.inf):
                 what = f"The {self.limit_name!r} of {type(self).__name__} must be {self.least[1]}"
                 raise FoedusError(f"{what}. Got {one!r} instead.")
@@ -63,6 +71,15 @@ class Capped(Constraint):
     def limit(self) -> Limit:
         """The limit as it was given."""
         return getattr(self, self.limit_name)
+
+    @property
+    def _takes_none(self) -> bool:
+        """Whether the limit may be left out at single clients."""
+        return False
+
+    def applies_at(self, name: str) -> bool:
+        """Return whether there is a limit at the client of this name."""
+        return (self.limit.get(name) if isinstance(self.limit, Mapping) else self.limit) is not None
 
     def _identity(self) -> tuple[object, ...]:
         fields = (f.name for f in dataclasses.fields(self) if f.name != self.limit_name)
@@ -93,11 +110,12 @@ class Capped(Constraint):
 
     def arrays(self, clients: int, dim: int, names: list[str]) -> dict[str, np.ndarray]:
         what = f"The {self.limit_name!r} of {type(self).__name__}"
-        limit = self.limit
+        limit = np.nan if self.limit is None else self.limit
         if not isinstance(limit, Real) and self.scope != "local":
             raise FoedusError(f"{what} must be one number, as its scope is {self.scope!r}. Got {limit!r} instead.")
         limits = np.asarray(by_client(limit, names, what) if isinstance(limit, Mapping) else limit, dtype=float)
-        return {f"{self.key}.cap": np.broadcast_to(self.cap_from(limits)[..., None], (clients, self.count))}
+        caps = np.where(np.isnan(limits), NO_CAP, self.cap_from(limits))  # None is NaN among numbers
+        return {f"{self.key}.cap": np.broadcast_to(caps[..., None], (clients, self.count))}
 
     def cap_from(self, limit: np.ndarray) -> np.ndarray:
         """Return the cap of a row's value, from the limit that was given."""
@@ -106,7 +124,7 @@ class Capped(Constraint):
     def caps(self, terms: Terms, data: Data) -> Array:
         if self.key and f"{self.key}.cap" in data:
             return data[f"{self.key}.cap"]
-        return jnp.full(self.count, self.cap_from(np.asarray(self.limit)))
+        return jnp.full(self.count, self.cap_from(np.asarray(self.limit, dtype=float)))
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -114,8 +132,16 @@ class LossRows(Capped):
     """Rows that are weighted sums of per-example losses, so that their derivatives share the objective's structure."""
 
     loss: Loss | None = None
+    skip: str = ""
 
     def __post_init__(self) -> None:
+        if self.skip not in ("", UNDEFINED):
+            raise FoedusError(f"The 'skip' of {type(self).__name__} must be {UNDEFINED!r} or ''. Got {self.skip!r}.")
+        if self.skip and not self._takes_none:
+            raise FoedusError(
+                f"The 'skip' of {type(self).__name__} goes with scope 'local' and kind '<=' alone. "
+                f"Got {self.scope!r} and {self.kind!r} instead."
+            )
         super().__post_init__()
         if self.loss is not None:
             object.__setattr__(self, "loss", as_loss(self.loss))
@@ -131,9 +157,39 @@ class LossRows(Capped):
             raise FoedusError(f"{type(self).__name__} needs a loss of xᵀw: give it loss=, or the problem.")
         return loss
 
+    @property
+    def _takes_none(self) -> bool:
+        return self.scope == "local" and self.kind == "<="
+
+    @property
+    def may_be_left_out(self) -> bool:
+        """Whether there may be clients to which the rows do not apply."""
+        return bool(self.skip) or not all(map(self.applies_at, self.limit if isinstance(self.limit, Mapping) else [""]))
+
+    def _identity(self) -> tuple[object, ...]:
+        return (*super()._identity(), self.may_be_left_out)
+
+    def applies(self, data: Data) -> Array:
+        """Whether the rows apply to a client: it has a limit and, where they may be skipped, rows in each subgroup."""
+        caps = data[f"{self.key}.cap"] if self.key and f"{self.key}.cap" in data else None
+        has_limit = jnp.asarray(self.limit is not None) if caps is None else caps[..., 0] != NO_CAP
+        if not self.skip:
+            return has_limit
+        sizes = jnp.stack([jnp.sum(data["weight"] * mask(data)) for mask in self.masks()])
+        return has_limit & jnp.all(sizes > 0)
+
+    def means(self, data: Data) -> Array:
+        """The weight of each example's loss in each row, where the rows apply. (rows, examples)"""
+        raise NotImplementedError
+
     def weights(self, data: Data) -> Array:
         """The weight of each example's loss in each row. (rows, examples)"""
-        raise NotImplementedError
+        means = self.means(data)
+        return jnp.where(self.applies(data), means, 0.0) if self.may_be_left_out else means
+
+    def caps(self, terms: Terms, data: Data) -> Array:
+        caps = super().caps(terms, data)
+        return jnp.where(self.applies(data), caps, NO_CAP) if self.may_be_left_out else caps
 
     def value(self, terms: Terms, w: Array, data: Data) -> Array:
         return self.weights(data) @ self.loss_in(terms).value(data["x"] @ w, data["y"])
@@ -145,8 +201,9 @@ class LossCap(LossRows):
 
     Args:
         where: the subgroup: `fd.label(v)`, `fd.group(v)` or a function of the data giving a mask.
-        at_most: the limit, a number; or one for each client, as a list or as a dict by name.
+        at_most: the limit, a number; or one for each client, as a list or as a dict by name; None where there is none.
         loss: another loss than the problem's.
+        skip: "undefined" leaves out clients where a subgroup is empty, which the certificate then names.
         scope: "local", "global" or "coupled".
         kind: "<=" or "==".
 
@@ -166,11 +223,26 @@ class LossCap(LossRows):
     def labels(self, terms: Terms, data: Data) -> list[str]:
         return [f"loss on {_words(self.where)}"]
 
-    def weights(self, data: Data) -> Array:
+    def means(self, data: Data) -> Array:
         return _mean_weights(data, self.where)[None, :]
 
     def masks(self) -> tuple[Mask, ...]:
         return (self.where,)
+
+
+def check_caps(terms: Terms) -> None:
+    """Raise where a cap is at a mean loss of 0 or below that no model has, because the loss is always above 0."""
+    for constraint in terms.constraints:
+        if not isinstance(constraint, LossCap) or not constraint.loss_in(terms).above_zero:
+            continue
+        limit, loss = constraint.limit, constraint.loss_in(terms)
+        by_name = limit.items() if isinstance(limit, Mapping) else [("", limit)]
+        for name, one in by_name:
+            if isinstance(one, Real) and float(one) <= 0.0:
+                raise FoedusError(
+                    f"The 'at_most' of LossCap{f' of {name!r}' if name else ''} must be a number > 0: the "
+                    f"{loss.words or loss.name} is above 0 for every model, so that none keeps a cap of {one:g}."
+                )
 
 
 @dataclass(frozen=True, eq=False)
@@ -180,8 +252,10 @@ class LossGap(LossRows):
     Args:
         first: one subgroup: `fd.label(v)`, `fd.group(v)` or a function of the data giving a mask.
         second: the other subgroup.
-        at_most: the largest difference, >= 0; or one for each client, as a list or as a dict by name.
+        at_most: the largest difference, >= 0; or one for each client, as a list or as a dict by name; None where there
+            is none.
         loss: another loss than the problem's.
+        skip: "undefined" leaves out clients where a subgroup is empty, which the certificate then names.
         scope: "local", "global" or "coupled".
 
     Example:
@@ -208,7 +282,7 @@ class LossGap(LossRows):
         what = "loss" if self.loss is None else self.loss.name.replace("_", " ")
         return [f"{what} on {a} − {b}", f"{what} on {b} − {a}"]
 
-    def weights(self, data: Data) -> Array:
+    def means(self, data: Data) -> Array:
         gap = _mean_weights(data, self.first) - _mean_weights(data, self.second)
         return jnp.stack([gap, -gap])
 

@@ -22,6 +22,8 @@ from foedus.problem.stacked import Client, PreparedSites, Stacked, check_labels,
 from foedus.problem.terms import Constraint, Data, Mask, Shape, Terms
 from foedus.problem.weights import FACTOR, Weights, site_weights
 
+REMEDY = 'write skip = "undefined", which leaves it out there and says so, or merge the site with another'
+
 
 class Problem:
     """A federated problem: minimise Σ ω_i f_i(w) + h(w) subject to constraints, with Σ ω_i = 1.
@@ -77,7 +79,7 @@ class Problem:
         if regularizer is not None and not isinstance(regularizer, Regularizer):
             raise FoedusError(f"regularizer must come from fd.regularizers. Got {regularizer!r} instead.")
         if checked_loss is not None:
-            check_rows(self.stacked)
+            check_rows(self.stacked, checked_loss.targets)
             check_labels(self.stacked, checked_loss)
         width = np.shape(arrays["x"])[2] if np.ndim(arrays.get("x", 0)) == 3 else None
         self.data: Data = self.stacked.data()
@@ -141,8 +143,9 @@ class Problem:
             if isinstance(constraint, LossRows):
                 self._check_loss_rows(constraint, dim)
             if constraint.scope != "global":
+                names = [name for name in self.names if self._needs_rows(constraint, name)]
                 for mask in constraint.masks():
-                    self._check_mask(mask, f"its {_kind_of(constraint)}", "drop the constraint there or merge the site")
+                    self._check_mask(mask, f"its {_kind_of(constraint)}", REMEDY, names)
                 continue
             for mask in constraint.masks():
                 assert self.server is not None
@@ -219,7 +222,9 @@ class Problem:
         """The label of the negative and of the positive class; empty where the loss is none of classification."""
         if self.terms.loss is None or self.terms.loss.kind != "classification" or "y" not in self.stacked.arrays:
             return ()
-        return (-1.0 if np.any(np.asarray(self.stacked.arrays["y"]) == -1.0) else 0.0, 1.0)
+        y = np.asarray(self.stacked.arrays["y"])
+        labels = y[..., 0] if self.terms.loss.targets > 1 else y
+        return (-1.0 if np.any(labels == -1.0) else 0.0, 1.0)
 
     @property
     def first_client(self) -> Data:
@@ -268,13 +273,21 @@ class Problem:
         arrays = {k: np.asarray(v)[i] for k, v in self.data.items()}
         return Data({k: v[:count] if k in by_row else v for k, v in arrays.items()})
 
-    def _check_mask(self, where: Mask, what: str, remedy: str) -> None:
+    @staticmethod
+    def _needs_rows(constraint: Constraint, name: str) -> bool:
+        """Whether a constraint is undefined at a client without rows in its subgroups, and not left out there."""
+        return not isinstance(constraint, LossRows) or (not constraint.skip and constraint.applies_at(name))
+
+    def _check_mask(self, where: Mask, what: str, remedy: str, names: Sequence[str] | None = None) -> None:
         key = getattr(where, "key", None)
         if key is not None and key not in self.data:
             raise FoedusError(f"the clients have no array {key!r}, which {where} needs; give (X, y, group).")
         counts = play(jax.vmap(lambda d: jnp.sum(d["weight"] * where(d))), self.data)
-        if np.any(counts == 0):
-            name = self.stacked.name(int(np.argmin(counts)))
+        empty = [
+            name for name, n in zip(self.names, counts, strict=True) if n == 0 and (names is None or name in names)
+        ]
+        if empty:
+            name = empty[0]
             which = where if key is not None else "the chosen property"
             raise FoedusError(f"client {name!r}: no example has {which}, so {what} is undefined; {remedy}.")
 

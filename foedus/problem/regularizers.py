@@ -136,8 +136,8 @@ class Regularizer:
     def epigraph(self, dim: int) -> Epigraph:
         """The rows and variables that stand for h in `dim` parameters, for methods that stay inside them."""
         raise FoedusError(
-            f"InteriorPoint does not handle the regulariser {self.name}; use ProxAL, or InexactADMM without "
-            "constraints."
+            f"InteriorPoint does not handle the regulariser {self.name}; leave the choice to auto, or use InexactADMM "
+            "without constraints."
         )
 
     def most_gain(self, w: Array, pull: Array) -> Array:

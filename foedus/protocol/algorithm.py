@@ -167,10 +167,14 @@ def name_of(algorithm: Algorithm) -> str:
 def refuse(algorithm: Algorithm, terms: Terms, *, constraints: bool = True, regularizer: bool = True) -> None:
     """Raise where the problem has constraints, or a regulariser, that the algorithm would pass over."""
     if constraints and terms.constraints:
-        raise FoedusError(f"{name_of(algorithm)} does not handle constraints; use InteriorPoint or ProxAL.")
+        raise FoedusError(
+            f"{name_of(algorithm)} does not handle constraints; use InteriorPoint, or leave the choice to auto."
+        )
     if regularizer and not terms.regularizer.vanishes:
         h = terms.regularizer.name
-        raise FoedusError(f"{name_of(algorithm)} does not handle the regulariser {h}; use InexactADMM or ProxAL.")
+        raise FoedusError(
+            f"{name_of(algorithm)} does not handle the regulariser {h}; leave the choice to auto, or use InexactADMM."
+        )
 
 
 def lacking(algorithm: Algorithm, function: str) -> FoedusError:

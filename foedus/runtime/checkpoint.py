@@ -8,7 +8,7 @@ import jax
 import numpy as np
 
 from foedus.base.errors import FoedusError
-from foedus.base.files import pack, unpack, write_whole
+from foedus.base.files import Json, pack, unpack, write_whole
 from foedus.base.pytrees import PyTree, device_array
 
 MAGIC = b"foedus checkpoint 2\n"  # how the file begins; then the SHA-256 of the content, then the content
@@ -41,13 +41,7 @@ class Checkpoint:
         """
         if not self.path.exists():
             return None
-        try:
-            content = self.path.read_bytes()
-        except OSError as error:
-            raise FoedusError(f"checkpoint {self.path}: it cannot be read ({error.strerror}).") from None
-        if not content.startswith(MAGIC) or hashlib.sha256(content[MARK:]).digest() != content[len(MAGIC) : MARK]:
-            raise FoedusError(f"checkpoint {self.path}: it is damaged or of another version; delete it to start anew.")
-        arrays, note = unpack(content[MARK:])
+        arrays, note = read(self.path)
         leaves = [arrays[f"carry{i}"] for i in range(note["leaves"])]
         if note["fingerprint"] != self.fingerprint:
             raise FoedusError(
@@ -69,6 +63,22 @@ class Checkpoint:
         content = pack(arrays, {"fingerprint": self.fingerprint, "leaves": len(leaves)})
         write_whole(self.path, MAGIC + hashlib.sha256(content).digest() + content, private=True)
         self.last = time.monotonic()
+
+
+def read(path: Path) -> tuple[dict[str, np.ndarray], Json]:
+    """Return the arrays of a checkpoint and what it notes; raise where it is not whole."""
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise FoedusError(f"checkpoint {path}: it cannot be read ({error.strerror}).") from None
+    if not content.startswith(MAGIC) or hashlib.sha256(content[MARK:]).digest() != content[len(MAGIC) : MARK]:
+        raise FoedusError(f"checkpoint {path}: it is damaged or of another version; delete it to start anew.")
+    return unpack(content[MARK:])
+
+
+def rounds_in(path: Path) -> int:
+    """Return how many rounds the history of a checkpoint holds."""
+    return next((len(array) for name, array in read(path)[0].items() if name.startswith("history.")), 0)
 
 
 def _digest(leaves: list[np.ndarray]) -> str:

@@ -316,4 +316,8 @@ def _rates(
     """The rate that a term caps, at each site and over all rows."""
     name = "miss_rate" if record.type == "MissRate" else "false_alarms"
     everyone = {**sites, ALL_ROWS: overall} if len(sites) != 1 else sites
-    return [TermFigure(site, record.title, record.at_most, figures[name]) for site, figures in everyone.items()]
+    return [
+        TermFigure(site, record.title, record.at_most, figures[name])
+        for site, figures in everyone.items()
+        if site not in record.left_out
+    ]

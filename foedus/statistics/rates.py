@@ -6,6 +6,7 @@ false alarms. The decision takes the largest threshold that the miss rate allows
 with a term on false alarms alone it takes the smallest.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
@@ -16,6 +17,9 @@ import numpy as np
 from foedus.base.errors import FoedusError
 from foedus.base.files import Json
 from foedus.base.pytrees import PyTree
+from foedus.base.quantities import number, percent
+from foedus.base.settings import check
+from foedus.problem.constraints import UNDEFINED
 from foedus.statistics import umbrella
 from foedus.statistics.figures import ALL_ROWS
 from foedus.statistics.questions import NewRows
@@ -32,11 +36,13 @@ class RateTerm:
         confidence: the probability, over the rows that are kept out, with which the share is kept, in (0, 1).
         holdout: the share of each site's rows that is kept out of training for it, in (0, 1). Rows of both classes are
             kept out, so that those that train the model keep their proportions.
+        skip: "undefined" promises nothing at sites that keep too few rows out for any bound, and names them.
     """
 
     at_most: float
     confidence: float = 0.95
     holdout: float = 0.3
+    skip: str = ""
     positive: ClassVar[bool] = True  # the class that the term is about
     title: ClassVar[str] = "miss rate"
 
@@ -47,6 +53,7 @@ class RateTerm:
                 raise FoedusError(
                     f"The {name!r} of {type(self).__name__} must be a number > 0 and < 1. Got {value!r} instead."
                 )
+        check(f"The 'skip' of {type(self).__name__}", self.skip, choices=("", UNDEFINED))
 
     @property
     def name(self) -> str:
@@ -88,6 +95,7 @@ class RateRecord:
     wrong: tuple[int, ...]
     allowed: tuple[int, ...]
     holds: bool = True
+    left_out: tuple[str, ...] = ()  # sites with too few rows for any bound, where nothing is promised
 
     @property
     def title(self) -> str:
@@ -97,7 +105,9 @@ class RateRecord:
     @property
     def words(self) -> str:
         """The term in words."""
-        return KINDS[self.type](self.at_most, self.confidence).words
+        words = KINDS[self.type](self.at_most, self.confidence).words
+        few = "which keep too few rows out for a bound" if len(self.left_out) > 1 else "which keeps too few rows out"
+        return words + (f" but {', '.join(self.left_out)}, {few}" if self.left_out else "")
 
 
 @dataclass(frozen=True)
@@ -114,6 +124,21 @@ class Decision:
     def rule(self) -> Rule:
         """The rule that turns scores into answers."""
         return Rule(self.cut)
+
+    def threshold(self, *, log_odds: bool) -> str:
+        """Return the threshold in words: as a probability too, where scores are log-odds."""
+        if not log_odds or not np.isfinite(self.cut):
+            return f"the score {number(self.cut)}"
+        probability = 1.0 / (1.0 + math.exp(-self.cut)) if self.cut >= -700.0 else 0.0
+        digits = 1 if 0.01 <= probability <= 0.99 else 3
+        return f"a predicted probability of {percent(probability, digits)} (the score {number(self.cut)})"
+
+    def sentences(self, *, log_odds: bool) -> tuple[str, ...]:
+        """Return a sentence on each rate that the threshold bounds, and one on the threshold or why there is none."""
+        if self.trouble is not None:
+            return (f"{self.trouble[:1].upper()}{self.trouble[1:]}.",)
+        promises = (f"{term.words[:1].upper()}{term.words[1:]}." for term in self.terms)
+        return (*promises, f"A row is called positive from {self.threshold(log_odds=log_odds)} on.")
 
     @property
     def holds(self) -> bool:
@@ -132,6 +157,16 @@ class Decision:
             f"and the {failure.title} of at most {failure.at_most:g} (scores from {failure.cut:.4g} on)"
         )
 
+    @staticmethod
+    def of(calibration: umbrella.Calibration) -> "Decision":
+        """Return the decision that a calibration of one miss rate comes to."""
+        c = calibration
+        allowed = tuple(rank - 1 for rank in c.ranks)
+        term = RateRecord(
+            MissRate.__name__, c.max_miss_rate, c.confidence, c.cut, c.sites, c.held_out, c.missed, allowed
+        )
+        return Decision(c.cut, (term,), c.rounds, c.traffic.up, c.traffic.down)
+
     def to_json(self) -> Json:
         """Return the decision as JSON holds it; JSON has no infinite numbers, so these are texts."""
         terms = [{**vars(term), "cut": text_of(term.cut)} for term in self.terms]
@@ -143,6 +178,7 @@ class Decision:
         terms = []
         for term in record["terms"]:
             lists = {name: tuple(term[name]) for name in ("sites", "rows", "wrong", "allowed")}
+            lists["left_out"] = tuple(term.get("left_out", ()))
             terms.append(RateRecord(**{**term, **lists, "cut": float(term["cut"])}))
         return Decision(**{**record, "cut": float(record["cut"]), "terms": tuple(terms)})
 
@@ -163,12 +199,13 @@ def check_counts(term: RateTerm, counts: Mapping[str, int]) -> None:
     """Raise an error that names the first site that keeps too few rows out, and the number it needs."""
     least = least_rows(term)
     for site, rows in counts.items():
-        if rows < least:
+        if rows < least and not (term.skip and max(counts.values()) >= least):
             what = "positives" if term.positive else "negatives"
             raise FoedusError(
                 f"site {site!r}: it keeps {rows} {what} out of training for the {term.title}, and at most "
                 f"{term.at_most:g} with confidence {term.confidence:g} needs at least {least} at each site; raise "
-                f"holdout of {term.name} (now {term.holdout:g}), or merge the site with another."
+                f"holdout of {term.name} (now {term.holdout:g}), merge the site with another, or write skip = "
+                f"{UNDEFINED!r}, which promises nothing there."
             )
 
 
@@ -216,8 +253,13 @@ class RateQuestion(Question):
         """Return a site's answer; one with too few rows for the term admits no threshold."""
         scores = kept_scores(self.term, self.w, data)
         rank, wrong = rank_of(self.term, len(scores)), umbrella.below(scores, self.cut)
-        answers = {"count": (len(scores), max(rank - 1, 0)), "admits": (int(wrong >= rank), 0), "wrong": (wrong, 0)}
+        admits = wrong < rank or self._is_left_out(rank)
+        answers = {"count": (len(scores), max(rank - 1, 0)), "admits": (int(not admits), 0), "wrong": (wrong, 0)}
         return np.array(answers[self.what])
+
+    def _is_left_out(self, rank: int) -> bool:
+        """Whether the site has too few rows for any bound, and the term promises nothing there."""
+        return rank == 0 and bool(self.term.skip)
 
     def check(self, answer: np.ndarray) -> None:
         if not np.all((answer >= 0) & (answer < 2**53)):
@@ -252,7 +294,9 @@ def decide(sites: Sites, terms: Sequence[RateTerm], w: np.ndarray) -> Decision:
         counts, wrong = counts or {ALL_ROWS: total}, wrong or {ALL_ROWS: total_wrong}
         rows, allowed = (tuple(int(count[k]) for count in counts.values()) for k in (0, 1))
         wrong = tuple(int(count[0]) for count in wrong.values())
-        records.append(RateRecord(term.name, term.at_most, term.confidence, limit, tuple(counts), rows, wrong, allowed))
+        record = RateRecord(term.name, term.at_most, term.confidence, limit, tuple(counts), rows, wrong, allowed)
+        few = tuple(site for site, n in zip(counts, rows, strict=True) if term.skip and n < least_rows(term))
+        records.append(replace(record, left_out=few))
     most = next((record.cut for record in records if record.type == "MissRate"), None)
     cut = records[0].cut if most is None else most
     records = [

@@ -156,10 +156,10 @@ def test_a_domain_of_one_point_is_that_point(h):
 def test_what_it_does_not_handle_is_refused_in_a_sentence():
     data = [(np.eye(3), np.ones(3))]
     grouped = fd.Problem(data, loss=fd.losses.least_squares, regularizer=H.Group(0.1, (0, 0, 1)))
-    with pytest.raises(fd.FoedusError, match=r"InteriorPoint does not handle the regulariser Group; use ProxAL"):
+    with pytest.raises(fd.FoedusError, match=r"InteriorPoint does not handle the regulariser Group; leave the choice"):
         fd.solve(grouped, POINT)
     wide = fd.Problem([(np.ones((2, 200_001)), np.ones(2))], loss=fd.losses.least_squares)
-    with pytest.raises(fd.FoedusError, match=r"too many for 200001 of them \(at most 200000\); use ProxAL"):
+    with pytest.raises(fd.FoedusError, match=r"too many for 200001 of them \(at most 200000\); leave the choice"):
         fd.solve(wide, POINT)
 
 

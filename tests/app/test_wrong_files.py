@@ -101,7 +101,6 @@ FILES = [
     Wrong("key in the wrong place", ("'max_rounds'", "belongs into [run]"), top("max_rounds = 3\n")),
     Wrong("a section that is a value", ("'participation'", "[participation]"), top("participation = 0.5\n")),
     Wrong("no data", ("[data] is missing",), lambda _: '[algorithm]\nname = "FedGiA"\n'),
-    Wrong("no algorithm", ("[algorithm] is missing", "ProxAL"), swap('[algorithm]\nname = "ProxAL"\nbeta = 100\n', "")),
     Wrong("algorithm without a name", ("[algorithm] needs a name", "FedGiA"), swap('name = "ProxAL"\n', "")),
     Wrong("unknown algorithm", ("'ProxLA'", "Did you mean 'ProxAL'?"), swap('"ProxAL"', '"ProxLA"')),
     Wrong("unknown setting", ("ProxAL", "'betta'", "Did you mean 'beta'?"), swap("beta = 100", "betta = 100")),
@@ -163,12 +162,12 @@ FILES = [
     Wrong("more sites than rows", ("[partition]", "1 to 569", "600"), dealt("[partition]\nnum_partitions = 600")),
     Wrong(
         "algorithm that takes no constraints",
-        ("FedAvg", "constraints", "ProxAL"),
+        ("FedAvg", "constraints", "InteriorPoint, or leave the choice to auto"),
         swap('"ProxAL"\nbeta = 100', '"FedAvg"'),
     ),
     Wrong(
         "algorithm that takes no regulariser",
-        ("FedAvg", "ProxAL"),
+        ("FedAvg", "leave the choice to auto"),
         lambda t: (
             swap("[problem]\n", '[problem]\nregularizer = { name = "L1", lam = 0.1 }\n')(t)
             .replace('"ProxAL"\nbeta = 100', '"FedAvg"')

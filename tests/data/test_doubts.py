@@ -3,6 +3,7 @@
 import csv
 import io
 import os
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -71,6 +72,30 @@ def stamped(rows: Rows) -> None:
         row["admitted"] = f"2024-{place % 12 + 1:02d}-{place % 3 + 1:02d}"
 
 
+def once(column: str, value: str) -> Callable[[Rows], None]:
+    def apply(rows: Rows) -> None:
+        rows[7][column] = value
+
+    return apply
+
+
+def copied(rows: Rows) -> None:
+    for row in rows:
+        row["back_again"] = {"yes": "ja", "no": "nein"}[row["readmitted"]]
+
+
+def scored(rows: Rows) -> None:
+    for place, row in enumerate(rows):
+        row["back_again"] = f"{(10.5 if row['readmitted'] == 'yes' else 0.25) + place / 100}"
+
+
+def umlauts(rows: Rows) -> None:
+    """The same word with one letter at two hospitals, and with a letter and a mark in some rows of the others."""
+    marked = len(rows) in (120, 80)  # city, lakeside
+    for row in rows[::5] if marked else rows:
+        row["ward"] = row["ward"].replace("surgery", "Geba\u0308rklinik" if marked else "Geb\u00e4rklinik")
+
+
 @dataclass(frozen=True)
 class Fault:
     """What is done to one hospital, or to all, and the words that the doubt must have."""
@@ -107,6 +132,16 @@ FAULTS = [
     Fault("9999 for not known", some("blood_pressure", "9999"), "blood_pressure", ("9999", "6 rows")),
     Fault("-1 for not known", some("previous_stays", "-1"), "previous_stays", ("-1 stands in 6 rows",)),
     Fault("99 for not known", some("creatinine", "99"), "creatinine", ("99 stands in 6 rows",)),
+    Fault("one age of 6,300", once("age", "6300"), "age", ("6300 stands in 1 row", "far from all other values")),
+    Fault("one age of 250", once("age", "250"), "age", ("250 stands in 1 row", "far from all other values")),
+    Fault("a cell of 1e30", once("creatinine", "1e30"), "creatinine", ("1e+30 stands in 1 row", "correct it")),
+    Fault("one value far below", once("blood_pressure", "-5000"), "blood_pressure", ("-5000 stands in 1 row",)),
+    Fault("a column equal to the label", copied, "back_again", ("label 'readmitted' of every row", "drop ="), at=None),
+    Fault("a number that tells the label", scored, "back_again", ("the label 'readmitted' of every row",), at=None),
+    Fault("a zero-width space", each("ward", lambda v: v + "\u200b"), "ward", ("surgery\\u200b", "look the same")),
+    Fault("a no-break space", each("ward", lambda v: v.replace(" ", "\xa0")), "ward", ("\\xa0", "look the same")),
+    Fault("a composed letter", umlauts, "ward", ("'Geba\\u0308rklinik'", "'Gebärklinik'", "look the same"), at=None),
+    Fault("a site of one row", lambda rows: rows.__delitem__(slice(1, None)), "", ("it has one row", "merge it")),
     Fault("swapped labels", each("readmitted", SWAPPED.__getitem__), "readmitted", ("wrong way round", "swapped")),
     Fault("a constant column", each("blood_pressure", lambda _: "120"), "blood_pressure", ("80 rows have 120",)),
     Fault("a constant word", each("ward", lambda _: "surgery"), "ward", ("have surgery", "varies elsewhere")),
@@ -212,7 +247,7 @@ def test_the_invented_hospitals_are_not_doubted(tmp_path: Path, monkeypatch: pyt
     assert cli.run(["check", "hospital.toml"]) == 0
     told = capsys.readouterr().out
     assert "hospital.toml: everything fits" in told
-    assert "63 [32, 88]" in told  # the sites side by side
+    assert re.search(r"6\d \[\d\d, \d\d\]", told)  # the sites side by side
 
 
 def dealt(table: Table, number: int, seed: int) -> dict[str, Table]:

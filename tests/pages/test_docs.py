@@ -108,3 +108,19 @@ def test_no_figure_is_left_to_be_filled_in():
     for path in [*sorted((ROOT / "docs").rglob("*.md")), ROOT / "README.md"]:
         left = re.findall(r"(?<![\w.])@[A-Z][A-Z0-9]+\b|\bTODO\b|\bXXX\b", path.read_text())
         assert not left, (path.name, left)
+
+
+@pytest.mark.parametrize(
+    ("shown", "printed", "agree"),
+    [
+        ("0.824, between 0.799 and 0.847", "0.813, between 0.787 and 0.837", False),
+        ("0.813", "0.814", False),
+        ("residual 5e-07", "residual 5.01e-07", True),
+        ("gap 3e-09, 12 rounds", "gap 8e-10, 12 rounds", True),
+        ("gap 3e-09, 12 rounds", "gap 3e-09, 13 rounds", False),
+        ("took 1.2 s", "took 3.4 s", True),
+    ],
+)
+def test_outputs_are_compared_to_the_digit(shown: str, printed: str, agree: bool):
+    with contextlib.nullcontext() if agree else pytest.raises(AssertionError):
+        same(shown, printed)

@@ -181,7 +181,7 @@ def test_no_point_of_the_domain_gains_more_than_is_said(h, v, u, pull):
 @at_points
 def test_an_epigraph_multiplies_by_the_jacobian_of_its_rows(h):
     if isinstance(h, H.Group | H.Leading):
-        with pytest.raises(fd.FoedusError, match=f"does not handle the regulariser {h.name}; use ProxAL"):
+        with pytest.raises(fd.FoedusError, match=f"does not handle the regulariser {h.name}; leave the choice to auto"):
             h.epigraph(DIM)
         return
     form = h.epigraph(DIM)

@@ -185,7 +185,7 @@ class InteriorPoint(Accountable, Constrained, Summing):
         if terms.dim > self.most:
             raise FoedusError(
                 f"InteriorPoint keeps {2 * METHOD.depth} vectors of all variables, too many for {terms.dim} of them "
-                f"(at most {self.most}); use ProxAL with constraints, FedGiA or Scaffold without."
+                f"(at most {self.most}); leave the choice to auto."
             )
         return Fit(self, problem, max_rounds=500, few_rounds=not self.learns(terms))
 

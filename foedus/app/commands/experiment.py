@@ -314,6 +314,10 @@ def predict(
             show_default=False,
         ),
     ] = None,
+    keep: Annotated[
+        str | None,
+        typer.Option(help="Columns to carry into the predictions, separated by commas, as in --keep patient_id."),
+    ] = None,
     strict: Strict = False,
     separator: Separator = None,
     accept_uncertified: Accept = False,
@@ -323,7 +327,8 @@ def predict(
     from foedus.base.files import write_whole
 
     saved_model = _open_checked(model, accept_uncertified)
-    predictions = predict_rows(saved_model, table, separator, site=site, strict=strict)
+    columns = [] if keep is None else [name.strip() for name in keep.split(",")]
+    predictions = predict_rows(saved_model, table, separator, site=site, strict=strict, keep=columns)
     _print_notes(predictions.notes)
     if out is None:
         typer.echo(predictions.csv(), nl=False)
@@ -371,15 +376,22 @@ def export(
     typer.echo(f"Wrote {out}: {what}.")
 
 
-def check(file: File) -> None:
-    """Read the file and the data, and say what would happen; nothing is trained and nothing is written."""
+def check(
+    file: File,
+    fix: Annotated[
+        bool, typer.Option("--fix", help="Write the remedies that are sure into the file, and show what changes.")
+    ] = False,
+) -> None:
+    """Read the file and the data, and say what would happen; nothing is trained, and only --fix writes something."""
     from foedus.app.experiment.execute import Builder
     from foedus.app.experiment.file import load
     from foedus.app.experiment.folder import folder_of
-    from foedus.app.experiment.preview import about_data, describe
+    from foedus.app.experiment.preview import about_data, describe, noise_doubts
     from foedus.base.engine import return_memory
     from foedus.data.doubts import doubts as doubts_of
 
+    if fix:
+        _fix(file)
     experiment = load(file)
     builder = Builder(experiment)
     several = len(experiment.cases) > 1
@@ -395,11 +407,13 @@ def check(file: File) -> None:
             first = first or setup
     except FoedusError:
         # something that looks wrong in the data may be the cause
-        _print_doubts(console, _doubts_in(experiment) if results is None else results)
+        if _print_doubts(console, _doubts_in(experiment) if results is None else results):
+            console.print(f"'foedus check {file} --fix' writes the lines that are sure into the file.\n")
         raise
     assert first is not None
     assert data is not None
     assert results is not None
+    results = [*results, *noise_doubts(first)]
     folder = folder_of(experiment, experiment.cases[0], None)
     try:
         state = folder.state()
@@ -407,20 +421,37 @@ def check(file: File) -> None:
         state = f"is in the way: {error}"
     count = _print_doubts(console, results)
     fits = "it can be run, but look at these first" if count else "everything fits"
-    console.print(f"{file}: {fits}. Nothing was trained, and nothing was written.\n", soft_wrap=True)
+    if any(doubt.sure for doubt in results):
+        console.print(f"'foedus check {file} --fix' writes the lines that are sure into the file.\n", soft_wrap=True)
+    console.print(f"{file}: {fits}. Nothing was trained{'' if fix else ', and nothing was written'}.\n", soft_wrap=True)
     if several:
         console.print(f"It asks for {len(experiment.cases)} runs; this is the first, {experiment.cases[0].name}.\n")
     console.print(describe(first, data, folder.path, state), soft_wrap=True)
     console.print(f"\nNext: foedus run {file}", soft_wrap=True)
 
 
+def _fix(file: Path) -> None:
+    """Write the remedies that are sure into an experiment file, after showing the difference."""
+    from foedus.app.experiment.file import load
+    from foedus.app.experiment.fix import fix
+    from foedus.base.files import write_whole
+
+    load(file)
+    text, difference = fix(file)
+    if not difference:
+        typer.echo(f"{file}: there is nothing to mend without somebody's judgement.\n")
+        return
+    typer.echo(difference)
+    write_whole(file, text.encode())
+    typer.echo(f"\nWrote these lines into {file}.\n")
+
+
 def _doubts_in(experiment: "Experiment") -> "list[Doubt]":
     """What looks wrong in the data of the first run; nothing where they cannot be read, which the caller says."""
-    from foedus.app.experiment.sources import cohort_of
-    from foedus.data.doubts import doubts
+    from foedus.app.experiment.fix import doubts_in
 
     try:
-        return doubts(cohort_of(experiment.cases[0].settings, experiment.folder))
+        return doubts_in(experiment.cases[0].settings, experiment.folder)
     except FoedusError:
         return []
 
@@ -429,7 +460,7 @@ def _print_doubts(console: "Console", results: "list[Doubt]") -> int:
     """Print what looks wrong in the data, and return how many things do."""
     if results:
         number = "1 thing looks" if len(results) == 1 else f"{len(results)} things look"
-        console.print(f"{number} wrong in the data:", style="bold")
+        console.print(f"{number} wrong:", style="bold")
         for doubt in results:
             console.print(f"  {doubt}", soft_wrap=True)
         console.print()

@@ -1,5 +1,7 @@
-"""Commands that make finished and running jobs readable: `foedus report`, `foedus card` and `foedus watch`."""
+"""Commands that make runs readable, finished or not: `foedus report`, `card`, `summary` and `foedus watch`."""
 
+import json
+import math
 from pathlib import Path
 from typing import Annotated
 
@@ -35,16 +37,16 @@ def report(
         typer.Option(help="The HTML file to write; RUN/report.html when left out, or report.html here for several."),
     ] = None,
 ) -> None:
-    """Write the HTML report of a finished run, or of several side by side."""
+    """Write the HTML report of a run, or of several side by side; of an unfinished one as far as it is saved."""
     from foedus.app.experiment.compare import data_differ
+    from foedus.app.experiment.execute import open_run
     from foedus.app.report import html
-    from foedus.runtime.run import load
 
     folders = list(dict.fromkeys(folder_called(run) for run in runs))
     path = out or (folders[0] / "report.html" if len(folders) == 1 else Path("report.html"))
     if path.is_dir():
         raise FoedusError(f"--out {path} is a folder; expected the name of a file, such as {path / 'report.html'}.")
-    runs_by_name = dict(zip(names_of(folders), map(load, folders), strict=True))
+    runs_by_name = dict(zip(names_of(folders), map(open_run, folders), strict=True))
     description = html.asked_in(folders[0]) if len(folders) == 1 else {"data_differ": data_differ(folders)}
     typer.echo(html.write(runs_by_name, path, description))
 
@@ -55,14 +57,14 @@ def card(
         Path | None, typer.Option(help="The file to write, RUN/card.md when left out; '-' prints the card.")
     ] = None,
 ) -> None:
-    """Write the model card of a finished run: a page of Markdown with the certificate and its limits."""
+    """Write the model card of a run: a page of Markdown with the certificate and its limits."""
+    from foedus.app.experiment.execute import open_run
     from foedus.app.report import html
     from foedus.app.report.card import card as card_of
     from foedus.base.files import write_whole
-    from foedus.runtime.run import load
 
     folder = folder_called(run)
-    text = card_of(folder.resolve().name, load(folder), html.asked_in(folder))
+    text = card_of(folder.resolve().name, open_run(folder), html.asked_in(folder))
     if out == Path("-"):
         typer.echo(text, nl=False)
         return
@@ -71,6 +73,29 @@ def card(
         raise FoedusError(f"--out {path}: expected the name of a file in a folder that exists.")
     write_whole(path, text.encode())
     typer.echo(path)
+
+
+def summary(
+    run: Annotated[Path, typer.Argument(help="A run folder.")],
+    as_json: Annotated[bool, typer.Option("--json", help="Print the table as JSON, with the covariance.")] = False,
+) -> None:
+    """Print the coefficients of a finished run with standard errors, intervals, tests and figures of the fit."""
+    from foedus.runtime.run import load
+
+    folder = folder_called(run)
+    table = load(folder).coefficients
+    if table is None:
+        raise FoedusError(
+            f"{folder} has no table of coefficients: standard errors were not known, or, in a submitted run, not asked "
+            "for; write [summary] into the experiment file."
+        )
+    if as_json:
+        typer.echo(json.dumps(table.to_json()))
+        return
+    typer.echo(str(table))
+    tested = [row.name for row in table.rows if row.name != "(intercept)" and not math.isnan(row.error)]
+    if tested:
+        typer.echo(f"Wald's test that all coefficients but the intercept are 0: {table.wald()}.")
 
 
 def coordinator_kit(folder: Path) -> Path | None:

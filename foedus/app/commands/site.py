@@ -162,6 +162,52 @@ def _decide(kit: Path, id: str, decision: str) -> None:
     typer.echo(f"Request {request.id} of run {request.run} is {decision}.")
 
 
+def doctor(
+    place: Annotated[
+        Path, typer.Argument(help="A kit, a site's home, or the plan of a run by courier.", show_default=False)
+    ],
+    seconds: Annotated[float, typer.Option(help="To wait for a connection.", min=0.1)] = 5.0,
+) -> None:
+    """Check a machine: versions, disk, clock, certificate, way to the server, data, policy; each with a remedy."""
+    from foedus.app.doctor import BAD, examine
+
+    checks = examine(place, seconds)
+    for check in checks:
+        typer.echo(str(check))
+    bad = sum(check.level == BAD for check in checks)
+    typer.echo(f"{len(checks)} checks, {bad} of them wrong." if bad else f"{len(checks)} checks, none of them wrong.")
+    if bad:
+        raise typer.Exit(1)
+
+
+@party_app.command()
+def tunnel(
+    kit: Annotated[Path, typer.Argument(help="The kit of a site or of the coordinator.")],
+    proxy: Annotated[str, typer.Option(help="The proxy: HOST:PORT, or http://USER:PASSWORD@HOST:PORT.")],
+    port: Annotated[
+        int | None, typer.Option(help="The server's port outside, 443 at most proxies; the kit's when left out.")
+    ] = None,
+) -> None:
+    """Lead a party to its server through an HTTP proxy, where nothing else leads outside; in the foreground."""
+    from foedus.app.doctor import server_of
+    from foedus.federation.flare.tunnel import Proxy
+    from foedus.federation.flare.tunnel import tunnel as lead
+
+    server = server_of(kit)
+    lead(server.host, server.port, Proxy.of(proxy), port, typer.echo)
+
+
+@party_app.command()
+def health(kit: PartyKit = Path(".")) -> None:
+    """Say in one line whether a party runs, for containers: exit status 0 if it does, and 1 if not."""
+    from foedus.federation.flare import party
+
+    words, is_well = party.health(kit)
+    typer.echo(words)
+    if not is_well:
+        raise typer.Exit(1)
+
+
 @party_app.command()
 def run(kit: PartyKit = Path(".")) -> None:
     """Run a party in the foreground until a SIGTERM, for systemd and containers; after a crash it is started again."""

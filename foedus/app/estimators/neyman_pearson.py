@@ -16,7 +16,9 @@ from foedus.app.estimators.rows import Site, SiteRows, Sites, WeightedMask, chec
 from foedus.base.errors import FoedusError
 from foedus.problem.constraints import LossCap
 from foedus.problem.terms import label
+from foedus.runtime.run import Run
 from foedus.statistics import umbrella
+from foedus.statistics.rates import Decision
 
 
 class NeymanPearsonClassifier(LinearClassifierOverSites):
@@ -58,7 +60,8 @@ class NeymanPearsonClassifier(LinearClassifierOverSites):
         certificate_: the `Certificate` of the training problem; print it for a table of the sites.
         multipliers_: by site, the multiplier of its cap: how fast the objective falls as the cap there is raised.
         n_rounds_: the number of communication rounds of training.
-        run_: the `Run`, with its traffic and history.
+        run_: the `Run`, with its traffic and history, and with the threshold as its `decision`; 1 stands for
+            `pos_label_` in what it predicts.
         sites_: the names of the sites.
         threshold_: the least probability of `pos_label_` at which `predict` answers it; ½ without `max_miss_rate`.
         calibration_: the `Calibration` with the threshold, the held-out counts of each site, and the rounds and bytes
@@ -84,6 +87,8 @@ class NeymanPearsonClassifier(LinearClassifierOverSites):
         >>> model.predict(X[:2]).shape
         (2,)
     """
+
+    run_: Run
 
     # what `fit` asks for when scikit-learn routes metadata, unless set_fit_request says otherwise
     __metadata_request__fit: ClassVar = {"sites": True, "sample_weight": True}
@@ -164,6 +169,7 @@ class NeymanPearsonClassifier(LinearClassifierOverSites):
         if self.max_miss_rate is not None:
             scores = {name: self._sign * (x @ self.coef_[0] + self.intercept_[0]) for name, x in holdout.items()}
             self.calibration_ = umbrella.calibrate(scores, self.max_miss_rate, self.confidence)
+            self.run_.decision = Decision.of(self.calibration_)
         self.threshold_ = 0.5 if self.calibration_ is None else self.calibration_.threshold
         return self
 

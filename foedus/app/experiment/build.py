@@ -27,7 +27,7 @@ from foedus.privacy.noise import Noise
 from foedus.privacy.releasing import Releasing, check_data, make_private
 from foedus.privacy.releasing import rounds_of as rounds_with
 from foedus.privacy.total import Local, usual_clip
-from foedus.problem.constraints import Constraint
+from foedus.problem.constraints import Constraint, check_caps
 from foedus.problem.losses import Loss
 from foedus.problem.penalties import BesideIntercept, Penalty
 from foedus.problem.problem import Problem
@@ -36,6 +36,7 @@ from foedus.problem.terms import Mask, Where
 from foedus.problem.weights import SiteWeights, Weights
 from foedus.protocol.algorithm import Algorithm, Fit
 from foedus.protocol.participation import Coverage, Fraction
+from foedus.statistics.sandwich import check_terms
 from foedus.sums.masking import by_sums, check_shares, masking_of
 
 MASK = re.compile(r"(label|group)\s+(\S.*)")  # as in where = "label 1"
@@ -244,6 +245,8 @@ def constraints_of(
         if one["type"] in catalogue.rates():
             continue  # a term on a rate chooses a threshold after training, and takes no part in it
         offer = catalogue.find_offer(request.pop("type"), catalogue.constraints(), place)
+        if isinstance(limit := request.get("at_most"), Mapping):  # TOML has no null, so a file says "none"
+            request["at_most"] = {site: None if value == "none" else value for site, value in limit.items()}
         _check_limit(offer.name, request.get("at_most"), place)
         constraints.append(offer.build(request, place, {Mask: read, Loss: _loss, catalogue.Coefficients: row}))
     return constraints
@@ -342,6 +345,15 @@ def build(
     except FoedusError as error:
         # the library speaks of clients; whoever writes an experiment file knows them as sites
         raise FoedusError(str(error).replace("client ", "site ", 1)) from None
+    if (errors := settings["summary"]["errors"]) is not None:
+        try:
+            check_terms(problem.terms, errors)
+        except FoedusError as error:
+            raise FoedusError(f"[summary]: {error}") from None
+    try:
+        check_caps(problem.terms)
+    except FoedusError as error:
+        raise FoedusError(f"[[constraints]]: {error}") from None
     if "runtime" in runtime_of(settings) and importlib.util.find_spec("nvflare") is None:
         raise FoedusError("[run] runtime: sites of their own need NVIDIA FLARE: pip install 'foedus[flare]'.")
     algorithm = algorithm_of(settings)

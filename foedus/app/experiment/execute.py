@@ -1,5 +1,8 @@
 """Runs the cases of an experiment into their run directories, one after the other, and resumes unfinished ones."""
 
+import json
+import shutil
+import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -8,9 +11,9 @@ from pathlib import Path
 from foedus.app.experiment import build, figures
 from foedus.app.experiment.build import RunSetup
 from foedus.app.experiment.file import Experiment, RunCase
-from foedus.app.experiment.folder import Folder, folder_of
+from foedus.app.experiment.folder import SUBMISSION, Folder, folder_of
 from foedus.app.experiment.screen import Screen
-from foedus.app.experiment.sources import cohort_of, sources_of
+from foedus.app.experiment.sources import cohort_of, partition_settings, sources_of
 from foedus.app.report import html
 from foedus.app.solve import solve
 from foedus.base.engine import return_memory
@@ -22,7 +25,10 @@ from foedus.data.holdout import KeptOut, split_cohort
 from foedus.data.preprocess import IN_WORDS, Preprocessing
 from foedus.data.sites import Cohort
 from foedus.protocol.algorithm import name_of
+from foedus.runtime.checkpoint import rounds_in
 from foedus.runtime.run import Run
+from foedus.runtime.run import load as load_run
+from foedus.runtime.spine import DIVERGED
 
 
 @dataclass
@@ -79,8 +85,9 @@ class Builder:
 
     def _prepare(self, case: RunCase) -> tuple[Cohort, Preprocessing, KeptOut]:
         parts = ("data", "partition", "has_partition", "preprocess")
+        division = sorted(partition_settings(case.settings).items())
         shares = figures.shares_of(case.settings)
-        key = repr([case.settings[part] for part in parts] + [build.loss_of(case.settings).kind, shares])
+        key = repr([case.settings[part] for part in parts] + [build.loss_of(case.settings).kind, shares, division])
         if key not in self.prepared_data:
             return_memory()  # what importing took
             cohort, kept_out = split_cohort(cohort_of(case.settings, self.folder), shares)
@@ -140,7 +147,7 @@ def execute(
             outcome.interrupted = True
             break
         outcome.runs[name] = run
-        if run.reason.startswith("the iterates became infinite"):
+        if run.reason.startswith(DIVERGED):
             outcome.failures[name] = run.reason
     return outcome
 
@@ -191,6 +198,40 @@ def _one(
     figures.add(run, setup)
     description = description_of(f"foedus run {experiment.path}", experiment.name, setup, is_simulated=True)
     finish(folder, run, name, description, screen)
+    return run
+
+
+def open_run(path: Path) -> Run:
+    """Return the run in a run directory; of one that is not finished, the model of its last checkpoint, measured."""
+    record_file = path / "experiment.json"
+    if (path / "run.json").is_file() or not record_file.is_file():
+        return load_run(path)
+    try:
+        record = json.loads(record_file.read_text(encoding="utf-8"))
+        settings, file = dict(record["settings"]), str(record["file"])
+    except (OSError, ValueError, KeyError, TypeError):
+        raise FoedusError(f"{record_file} is damaged; run the experiment again with --again.") from None
+    if (path / SUBMISSION).is_file() or "runtime" in build.runtime_of(settings):
+        raise FoedusError(
+            f"{path}: the run over real sites is not finished; 'foedus federation resume {path}' ends it."
+        )
+    folder = Folder(path, str(record.get("digest", "")))
+    if not folder.checkpoint.is_file():
+        raise FoedusError(f"{path}: the run has not saved a round yet; 'foedus run {file}' goes on with it.")
+    for key in ("features", "drop", "categorical"):  # JSON has no tuples
+        settings["data"][key] = None if settings["data"][key] is None else tuple(settings["data"][key])
+    case = RunCase(settings)
+    setup = Builder(Experiment(Path(file), str(record["name"]), path, (case,))).build(case)
+    rounds = rounds_in(folder.checkpoint)
+    with tempfile.TemporaryDirectory() as place:  # the checkpoint itself stays as it is
+        copy = Path(shutil.copy(folder.checkpoint, place))
+        run = solve(
+            setup.problem, setup.algorithm, seed=settings["seed"], max_rounds=max(1, rounds),
+            participation=setup.participation, checkpoint=copy, **setup.privacy, **build.runtime_of(settings),
+        )  # fmt: skip
+    run.ledger, run.interrupted, run.converged = setup.with_preparation(run.ledger), True, False
+    run.reason = f"not finished: {count(run.rounds, 'round')} of it are saved, and 'foedus run {file}' goes on"
+    figures.add(run, setup)
     return run
 
 

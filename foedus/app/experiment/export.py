@@ -1,14 +1,15 @@
 """Exports a linear model as a scikit-learn pipeline that takes raw rows and answers like `foedus predict`."""
 
+import builtins
 from pathlib import Path
+from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 from foedus.app.experiment.predict import SavedModel, open_model
 from foedus.base.errors import FoedusError
-from foedus.data.columns import MISSING, number_text
+from foedus.data.columns import MISSING
 from foedus.data.preprocess import Number
 from foedus.data.sums import ABSENT
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 def to_sklearn(model: SavedModel | Path | str) -> "Pipeline":
     """Return the model of a run directory as a fitted scikit-learn Pipeline over a pandas table of raw rows.
 
+    Stored with joblib, it can be loaded where scikit-learn is installed and neither foedus nor JAX is.
     A model without columns of words also takes an array whose columns are `feature_names_in_`, in this order. The
     estimator is a LogisticRegression for the logistic loss, a LinearSVC for other losses of two classes, and a
     LinearRegression otherwise. Where a term on a rate chose a threshold, it is inside a FixedThresholdClassifier.
@@ -40,9 +42,10 @@ def to_sklearn(model: SavedModel | Path | str) -> "Pipeline":
         if isinstance(rule, Number):
             fill = rule.fill if rules.missing == "mean" else float("nan")
             settings = {"shift": rule.shift, "scale": rule.scale, "fill": fill}
-            part = FunctionTransformer(_affine, kw_args=settings, feature_names_out="one-to-one")
+            part = FunctionTransformer(_portable(_affine), kw_args=settings, feature_names_out="one-to-one")
         else:
-            words = FunctionTransformer(_words, feature_names_out="one-to-one")
+            settings = {"absent": ABSENT, "missing": MISSING}
+            words = FunctionTransformer(_portable(_words), kw_args=settings, feature_names_out="one-to-one")
             categories: Any = [list(rule.levels)]  # a type checker knows only the default, "auto"
             levels = OneHotEncoder(categories=categories, handle_unknown="ignore", sparse_output=False)
             part = make_pipeline(words, levels)
@@ -54,25 +57,40 @@ def to_sklearn(model: SavedModel | Path | str) -> "Pipeline":
     return Pipeline([("prepare", prepare), ("model", _estimator(model))])
 
 
-def _affine(x: ArrayLike, shift: float, scale: float, fill: float) -> np.ndarray:
+def _affine(x, shift, scale, fill):
     """(x − shift)/scale, with `fill` for NaN."""
-    x = np.asarray(x, dtype=float)
-    return (np.where(np.isnan(x), fill, x) - shift) / scale
+    import numpy
+
+    x = numpy.asarray(x, dtype=float)
+    return (numpy.where(numpy.isnan(x), fill, x) - shift) / scale
 
 
-def _words(x: ArrayLike) -> np.ndarray:
+def _words(x, absent, missing):
     """Words as foedus reads them: trimmed, a whole number without its '.0', missing ones as a word of their own."""
+    import numpy
 
-    def word(cell: object) -> str:
-        if cell is None or (isinstance(cell, float) and np.isnan(cell)):
-            return ABSENT
-        if isinstance(cell, int | float | np.number) and not isinstance(cell, bool | np.bool_):
-            return number_text(float(cell))
+    def word(cell):
+        if cell is None or (isinstance(cell, float) and numpy.isnan(cell)):
+            return absent
+        if isinstance(cell, int | float | numpy.number) and not isinstance(cell, bool | numpy.bool_):
+            value = float(cell)
+            return str(int(value)) if value.is_integer() and abs(value) < 1e15 else repr(value)
         text = str(cell).strip()
-        return ABSENT if text in MISSING else text
+        return absent if text in missing else text
 
-    cells = np.asarray(x, dtype=object)
-    return np.array([[word(cell) for cell in row] for row in cells], dtype=object)
+    return numpy.array([[word(cell) for cell in row] for row in numpy.asarray(x, dtype=object)], dtype=object)
+
+
+def _portable(function: FunctionType) -> Any:
+    """Return a function that is stored with its code, so that whoever loads it needs joblib and not foedus.
+
+    It may name nothing of this module, and is stored for one version of Python, as scikit-learn's own objects are.
+    """
+    from joblib.externals.loky import wrap_non_picklable_objects
+
+    copy = FunctionType(function.__code__, {"__builtins__": builtins}, function.__name__)
+    copy.__module__, copy.__doc__ = "__main__", function.__doc__  # what is defined there is stored with its code
+    return wrap_non_picklable_objects(copy)
 
 
 def _table(rows: list[list[float | str]], names: list[str]) -> "DataFrame | np.ndarray":

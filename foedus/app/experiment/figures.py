@@ -93,6 +93,21 @@ def check_settings(settings: Settings) -> None:
     """Raise where rows cannot be kept out as the file asks; no data are looked at."""
     rates = rates_of(settings)
     check_terms(rates)
+    if build.secure_of(settings) and any(term.skip for term in rates):
+        raise FoedusError(
+            "[[constraints]] skip: under secure = true nobody knows which sites keep too few rows out for a bound, so "
+            "that none can be left out; leave skip out, or secure."
+        )
+    if settings["summary"]["errors"] is not None:
+        if settings["privacy"] is not None:
+            raise FoedusError(
+                "[summary]: the sites would send exact sums of their rows, and under [privacy] no exact figure leaves "
+                "them; leave one of the two out."
+            )
+        if not build.loss_of(settings).likelihood:
+            raise FoedusError(
+                f"[summary]: {build.loss_of(settings).name} is no likelihood, so it has no standard errors."
+            )
     if rates and build.loss_of(settings).kind != "classification":
         raise FoedusError(f"[[constraints]]: {rates[0].name} is about two classes, and this loss predicts a number.")
     if settings["privacy"] is not None and rates:
@@ -122,6 +137,8 @@ def add(run: Run, setup: RunSetup) -> None:
         return
     w = np.asarray(run.w)
     run.coefficients = coefficients_of(run, setup)
+    if (errors := setup.settings["summary"]["errors"]) is not None:
+        run.settings["summary"] = errors
     run.decision = decision_of(rates_of(setup.settings), setup, kept_out, w)
     if any(table.rows for table in kept_out.held_out.values()):
         arrays = {site: _arrays(setup, table) for site, table in kept_out.held_out.items()}
@@ -135,10 +152,15 @@ def coefficients_of(run: Run, setup: RunSetup) -> CoefficientTable | None:
     """Return the coefficients in units of the data; None under privacy, and where errors are not known."""
     if run.ledger is not None or run.worst_case is not None or run.certificate.silent:
         return None
+    errors, w = setup.settings["summary"]["errors"], np.asarray(run.w)
     try:
-        w = np.asarray(run.w)
-        return coefficients(setup.problem, w, run.multipliers, names=setup.rules.names, units=units_of(setup.rules))
+        return coefficients(
+            setup.problem, w, run.multipliers, names=setup.rules.names, units=units_of(setup.rules),
+            errors=errors or "hessian", secure=build.secure_of(setup.settings),
+        )  # fmt: skip
     except FoedusError:
+        if errors is not None:
+            raise
         return None
 
 

@@ -4,6 +4,7 @@ A list where one value is expected makes one run for each of its values; several
 """
 
 import copy
+import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -20,6 +21,7 @@ from foedus.data.loaders import OPENML, SETS
 from foedus.data.partition import PARTITIONERS
 from foedus.data.preprocess import SCALES
 from foedus.data.sites import RULES
+from foedus.statistics.sandwich import ERRORS
 
 
 @dataclass(frozen=True)
@@ -89,7 +91,7 @@ PARTITION = {
     "num_shards_per_partition": Key("whole", "for shards", None, least=1, sweeps=True),
     "min_partition_size": Key("whole", "for dirichlet", None, least=1, sweeps=True),
     "partition_by": Key("text", "the column to deal out by; the label when left out"),
-    "seed": Key("whole", "keys the draw", 0, least=0, sweeps=True),
+    "seed": Key("whole", "keys the draw; that of the experiment when left out", None, least=0, sweeps=True),
 }
 PREPROCESS = {
     "scale": Key("text", "of number columns", "standard", SCALES),
@@ -129,6 +131,12 @@ RUN = {
     ),
     "secure": Key("flag", "whether the server sees sums over sites alone (masked sums)", False),
 }
+SUMMARY = {
+    "errors": Key(
+        "text", "how standard errors are computed: 'hessian' if the model is right, the others if not", None, ERRORS
+    ),
+    "cluster": Key("text", "the column that says which rows of a site belong together, for errors = 'cluster'"),
+}
 SECTIONS: dict[str, dict[str, Key]] = {
     "data": DATA,
     "partition": PARTITION,
@@ -137,6 +145,7 @@ SECTIONS: dict[str, dict[str, Key]] = {
     "participation": PARTICIPATION,
     "run": RUN,
     "evaluate": EVALUATE,
+    "summary": SUMMARY,
 }
 OPEN = ("algorithm", "constraints", "privacy")  # sections whose keys come from the package
 
@@ -156,13 +165,14 @@ class Experiment:
         return self.path.parent
 
 
-def load(path: Path, *, elsewhere: bool = False) -> Experiment:
+def load(path: Path, *, elsewhere: bool = False, text: str | None = None) -> Experiment:
     """Read an experiment file and check everything that can be checked without the data.
 
-    `elsewhere`: the sites bring their own rows, and the file need not say where they are.
+    `elsewhere`: the sites bring their own rows, and the file need not say where they are. `text`: what to read in the
+    place of the file's own content.
     """
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8") if text is None else text
     except FileNotFoundError:
         beside = [entry.name for entry in path.parent.glob("*.toml")] if path.parent.is_dir() else []
         hint = did_you_mean(path.name, beside) or " 'foedus init' writes one to start from."
@@ -218,6 +228,7 @@ def _read_settings(raw: Json, elsewhere: bool) -> Settings:
                 f"there is no key or section {key!r}; the sections are {', '.join([*SECTIONS, *OPEN])}.{hint}"
             )
     settings = _read_keys({k: v for k, v in raw.items() if k in TOP}, TOP, "")
+    _check_name(settings["name"])
     for section, keys in SECTIONS.items():
         section_keys = raw.get(section, {})
         if not isinstance(section_keys, dict):
@@ -226,11 +237,22 @@ def _read_settings(raw: Json, elsewhere: bool) -> Settings:
     if "data" not in raw:
         raise FoedusError("the section [data] is missing; it says where the sites' rows are.")
     settings["has_partition"] = "partition" in raw
+    if "summary" in raw and settings["summary"]["errors"] is None:
+        settings["summary"]["errors"] = "hessian" if settings["summary"]["cluster"] is None else "cluster"
     settings["algorithm"] = _read_algorithms(raw.get("algorithm"))
     settings["constraints"] = _read_constraints(raw.get("constraints", []))
     settings["privacy"] = _read_privacy(raw.get("privacy"))
     _check_data(settings, elsewhere)
     return settings
+
+
+def _check_name(name: object) -> None:
+    """Raise where the name of a run could not be that of a folder in 'runs'."""
+    if isinstance(name, str) and (not name.strip(". ") or re.search(r"[/\\\x00-\x1f]", name)):
+        raise FoedusError(
+            f"name = {name!r}: the run directory is called so; expected a name without slashes, which is no path. "
+            "'out' says where else a run is kept."
+        )
 
 
 def _read_keys(request: Json, keys: Mapping[str, Key], place: str) -> Json:
@@ -306,9 +328,9 @@ def _read_several(value: object, place: str) -> object:
 
 
 def _read_algorithms(section: object) -> Json | Several:
-    """The algorithm, or several of which each makes a run."""
+    """The algorithm, or several of which each makes a run; "auto" where the file names none."""
     if section is None:
-        raise FoedusError('the section [algorithm] is missing; write [algorithm] and below it name = "ProxAL".')
+        section = "auto"
     if isinstance(section, str):
         section = {"name": section}
     sections = section if isinstance(section, list) else [section]
@@ -404,6 +426,15 @@ def _check_data(settings: Settings, elsewhere: bool) -> None:
     if data["site"] is None and data["files"] is None and not settings["has_partition"]:
         raise FoedusError(
             f"[data] {sources[0]} is one table: say which column is the site, or deal it out by [partition]."
+        )
+    for key in ("features", "drop", "categorical"):
+        repeated = [name for place, name in enumerate(data[key] or ()) if name in data[key][:place]]
+        if repeated:
+            raise FoedusError(f"[data] {key} names {repeated[0]!r} twice; name each column once.")
+    errors, cluster = settings["summary"]["errors"], settings["summary"]["cluster"]
+    if (errors == "cluster") != (cluster is not None):
+        raise FoedusError(
+            "[summary]: errors = 'cluster' and cluster, the column that says which rows belong together, go together."
         )
     for both in ("label", "group", "site"):
         if data[both] is not None and data[both] in data["drop"]:

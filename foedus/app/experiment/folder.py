@@ -5,7 +5,7 @@
     events.jsonl         one line an event, while the run goes
     run.ckpt             the state of a run that is not finished; run.federation that of one over sites started for it
     request.npz, submission.json    a submitted run that is not finished
-    run.json, history.npz, parameters.npz (and ledger.npz)    the finished run
+    run.json, history.npz, parameters.npz (and ledger.npz, plan.json)    the finished run
     asked.json           what was asked, in the words of the report
     report.html          the same for people
 
@@ -28,13 +28,13 @@ from foedus.base.files import Json, write_whole
 from foedus.data import tables
 from foedus.data.preprocess import Preprocessing
 from foedus.federation.flare.driver import KEPT
-from foedus.runtime.run import Run, load, versions
+from foedus.runtime.run import PLAN, Run, load, versions
 
 SCHEMA = 1
 REQUEST, SUBMISSION = "request.npz", "submission.json"
 OURS = (
     "experiment.json", "preprocessing.json", "events.jsonl", "run.ckpt", "run.json", "history.npz", "parameters.npz",
-    "ledger.npz", "asked.json", "report.html", "card.md", REQUEST, SUBMISSION,
+    "ledger.npz", "asked.json", "report.html", "card.md", REQUEST, SUBMISSION, PLAN,
 )  # fmt: skip
 
 

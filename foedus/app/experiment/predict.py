@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from foedus.app.experiment.sweep import Settings
 from foedus.base.errors import FoedusError
 from foedus.base.files import Json
 from foedus.data import tables
-from foedus.data.columns import counted, listing
+from foedus.data.columns import Column, counted, listing, text_of
 from foedus.data.formats import Format, site_name
 from foedus.data.preprocess import Preprocessing
 from foedus.data.remedies import Remedies
@@ -69,30 +70,42 @@ class NewRows:
 
     table: Table
     notes: tuple[str, ...]
+    raw: Table  # as the file has it, before the remedies
+
+    def column(self, name: str) -> Column:
+        """Return a column by its name after the remedies, or by that in the file."""
+        return (self.table if name in self.table.columns else self.raw).column(name, "--keep")
 
 
 @dataclass(frozen=True)
 class Predictions:
     """One entry a row: the answer, the probability of the positive class (logistic loss only), and the score xᵀw.
 
-    `notes` are sentences about the rows: how they were read, and what in them the training has not seen.
+    `columns` are those of the table that go with the answers, as texts, an empty one where a cell is missing; `notes`
+    are sentences about the rows: how they were read, and what in them the training has not seen.
     """
 
     answers: list[str]
     scores: np.ndarray
     probabilities: np.ndarray | None
     notes: tuple[str, ...]
+    columns: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     def csv(self) -> str:
         """Return the predictions as CSV text; the cells of a row without an answer are empty."""
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
-        titles = ["row", "prediction"] + (["probability"] if self.probabilities is not None else []) + ["score"]
+        titles = (
+            ["row", *self.columns, "prediction"]
+            + (["probability"] if self.probabilities is not None else [])
+            + ["score"]
+        )
         writer.writerow(titles)
         for i, (answer, score) in enumerate(zip(self.answers, self.scores, strict=True)):
             empty = not np.isfinite(score)
             middle = [] if self.probabilities is None else ["" if empty else f"{self.probabilities[i]:.6g}"]
-            writer.writerow([i + 1, answer, *middle, "" if empty else f"{score:.6g}"])
+            own = [column[i] for column in self.columns.values()]
+            writer.writerow([i + 1, *own, answer, *middle, "" if empty else f"{score:.6g}"])
         return text.getvalue()
 
 
@@ -146,20 +159,32 @@ def new_rows(
         notes.append(f"{site!r} is no site of this run ({listing(sites)}), so {path} is read as it is.")
     remedy = remedies.get(site, Remedies())
     common = Format() if model.settings is None else form_of(model.settings, remedy)
-    table = remedy.apply(tables.read(path, Format(separator).over(common)), f"[data.sites.{site}]", later=True)
+    raw = tables.read(path, Format(separator).over(common))
+    table = remedy.apply(raw, f"[data.sites.{site}]", later=True)
     if remedy.words:
         notes.append(f"{path} is read as the file of {site} was in training: {remedy.words}.")
     strange = model.rules.strange(table)
     if strict and strange:
         raise FoedusError(f"{path}: {strange[0]} (--strict refuses such rows).")
-    return NewRows(table, (*notes, *(f"{path}: {sentence}." for sentence in strange)))
+    return NewRows(table, (*notes, *(f"{path}: {sentence}." for sentence in strange)), raw)
 
 
 def predict(
-    model: SavedModel, path: Path, separator: str | None = None, *, site: str | None = None, strict: bool = False
+    model: SavedModel,
+    path: Path,
+    separator: str | None = None,
+    *,
+    site: str | None = None,
+    strict: bool = False,
+    keep: Sequence[str] = (),
 ) -> Predictions:
-    """Predict every row of a raw table; a row with a missing value that the rules do not fill gets an empty answer."""
+    """Predict every row of a raw table; a row with a missing value that the rules do not fill gets an empty answer.
+
+    `keep` names columns that go with the answers, such as an identifier: under their names in the file, or after the
+    remedies of the site.
+    """
     rules, rows = model.rules, new_rows(model, path, site, separator, strict=strict)
+    columns = {name: _texts(rows.column(name)) for name in keep}
     X = rules.transform(rows.table)
     if X.shape[1] != model.w.size:
         raise FoedusError(
@@ -179,4 +204,10 @@ def predict(
         answers = [f"{s:.6g}" if ok else "" for s, ok in zip(numbers, has_score, strict=True)]
     empty = int(np.sum(~has_score))
     absence = (f"{path}: no prediction for {counted(empty)}, in which a value is missing.",) if empty else ()
-    return Predictions(answers, scores, probabilities, (*rows.notes, *absence))
+    return Predictions(answers, scores, probabilities, (*rows.notes, *absence), columns)
+
+
+def _texts(column: Column) -> list[str]:
+    """The cells of a column as a file would say them; an empty text for a missing value."""
+    words = text_of(column)
+    return np.array([*words.levels, ""], dtype=object)[words.codes].tolist()

@@ -1,6 +1,6 @@
 """The preview of `foedus check`: what a run would do, without training; sites, classes, columns, messages, rounds."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,11 +14,13 @@ from foedus.app.experiment import build, figures
 from foedus.app.experiment.build import RunSetup, fit_of
 from foedus.base.engine import float64
 from foedus.base.pytrees import nbytes
-from foedus.base.quantities import size
+from foedus.base.quantities import count, number, short, size
 from foedus.data import preprocess, tables
 from foedus.data.columns import Words, listing, missing_in, text_of
+from foedus.data.doubts import Doubt
 from foedus.data.preprocess import Category, Number, Preprocessing
 from foedus.data.sites import Cohort
+from foedus.privacy.releasing import sound_noise
 from foedus.problem.pooled import Pooled
 from foedus.protocol.algorithm import name_of
 from foedus.runtime.simulate import start
@@ -37,6 +39,7 @@ TYPICAL: dict[str, tuple[int, int]] = {
 }
 UNENDING = ("FedAvg", "FedProx", "LocalSGD")  # they come near the optimum and did not pass the test in 20,000 rounds
 SITES, FIRST, LAST = 30, 15, 10  # a longer list of sites shows its first and its last ones
+HOPELESS = 10.0  # how many times as long as any mean of gradients the noise of a round is where nothing can be learnt
 COLUMNS = 40  # the most rows in the table of columns
 
 
@@ -105,21 +108,20 @@ def sites_table(cohort: Cohort) -> Table:
 
 def columns_table(cohort: Cohort) -> Table:
     """Return the columns of the sites side by side: median and range, or the commonest word, and the missing share."""
-    head, rows = side_by_side(cohort)
+    names = [*dict.fromkeys([*cohort.features, cohort.roles.label])]
+    more = len(names) - COLUMNS + 1 if len(names) > COLUMNS else 0
+    head, rows = side_by_side(cohort, names[: len(names) - more])
     table = Table(box=None, pad_edge=False, header_style="dim")
     for place, title in enumerate(head):
         table.add_column(Text(title), overflow="fold", no_wrap=place == 0)
-    if len(rows) > COLUMNS:
-        more = len(rows) - COLUMNS + 1
-        rows = [*rows[:-more], [f"… {more} more", *[""] * (len(head) - 1)]]
+    rows += [[f"… {more} more", *[""] * (len(head) - 1)]] if more else []
     for row in rows:
         table.add_row(*map(Text, row))
     return table
 
 
-def side_by_side(cohort: Cohort, most: int = 4) -> tuple[list[str], list[list[str]]]:
-    """Return head and rows of a table of the columns at each site; of many sites, the least and the greatest."""
-    names = dict.fromkeys([*cohort.features, cohort.roles.label])
+def side_by_side(cohort: Cohort, names: Sequence[str], most: int = 4) -> tuple[list[str], list[list[str]]]:
+    """Return head and rows of a table of some columns at each site; of many sites, the least and the greatest."""
     few = len(cohort.tables) <= most
     head = ["column", *cohort.tables] if few else ["column", "least at", "", "most at", ""]
     rows = []
@@ -258,6 +260,34 @@ def rounds_line(name: str, limit: int) -> str:
     )
 
 
+def noise_doubts(setup: RunSetup) -> list[Doubt]:
+    """Return doubts about noise that drowns whatever the data say; no data are looked at but the numbers of rows."""
+    rules, sites = setup.rules, setup.problem.terms.clients
+    rows = {name: table.rows for name, table in setup.cohort.tables.items()}
+    doubts = []
+    if rules.epsilon is not None:
+        # Laplace noise of scale b has the variance 2b², and the noises of all sites add up
+        spread = preprocess.FIGURES * len(rules.columns) / rules.epsilon * (2.0 * sites) ** 0.5
+        if spread > sum(rows.values()):
+            doubts.append(
+                Doubt("[preprocess] epsilon", "", f"{short(rules.epsilon)} is too small to scale columns by: the "
+                      f"noise of a count is about {number(spread)} rows, and there are {number(sum(rows.values()))}.")
+            )  # fmt: skip
+    noise = sound_noise(fit_of(setup).algorithm)
+    if noise is not None and rows:
+        # one row changes the mean of clipped gradients by this share of the longest one
+        change = noise.gradient_change / noise.clip / min(rows.values())
+        ratio = noise.multiplier * change * (setup.problem.terms.dim / sites) ** 0.5
+        if ratio > HOPELESS:
+            total = noise.epsilon if noise.total is None else noise.total[0]
+            doubts.append(
+                Doubt("[privacy] epsilon", "", f"{short(total)} is too small to learn from these rows: the noise of "
+                      f"one round is {number(ratio)} times as long as the longest mean of clipped gradients; raise "
+                      "it, play fewer rounds, or bring more rows.")
+            )  # fmt: skip
+    return doubts
+
+
 def describe(setup: RunSetup, data: DataOutlook, out: Path, state: str) -> Group:
     """Return the whole preview of one run."""
     problem, rules = setup.problem, setup.rules
@@ -288,7 +318,7 @@ def describe(setup: RunSetup, data: DataOutlook, out: Path, state: str) -> Group
     section(
         f"Training with {name_of(fit_of(setup).algorithm)}",
         [
-            f"before it, {rules.rounds} rounds find the scales and words of the columns: {size(rules.up)} up, "
+            f"before it, the scales and words of the columns in {count(rules.rounds, 'round')}: {size(rules.up)} up, "
             f"{size(rules.down)} down" + (f", privacy epsilon {rules.epsilon:g}" if rules.epsilon is not None else ""),
             f"each round asks {who}; a site receives {between(down)} and sends {between(up)}",
             rounds_of(setup, limit),

@@ -7,6 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import numpy as np
+
 from foedus.app.experiment import build, figures
 from foedus.app.experiment.execute import ExperimentOutcome, description_of, finish
 from foedus.app.experiment.file import Experiment
@@ -17,6 +19,7 @@ from foedus.app.experiment.sources import files_of
 from foedus.app.experiment.sweep import RunCase
 from foedus.base.errors import FoedusError
 from foedus.base.files import Json, write_whole
+from foedus.data.columns import listing
 from foedus.data.preprocess import Preprocessing
 from foedus.data.tables import check_file
 from foedus.federation.flare.driver import Flare
@@ -26,16 +29,18 @@ from foedus.federation.flare.trial import Federation
 from foedus.federation.monitor import Glimpse
 from foedus.federation.order import Result
 from foedus.federation.plan import Request, read
-from foedus.federation.policy import SITE_FILE
+from foedus.federation.policy import SITE_FILE, SiteFile
 from foedus.federation.preparation import cohort_of
 from foedus.privacy.releasing import noise_of
 from foedus.protocol.algorithm import name_of
 from foedus.runtime import spine
 from foedus.runtime.run import Run
+from foedus.statistics.coefficients import table_of
 from foedus.statistics.evaluate import Evaluation
 from foedus.statistics.rates import Decision
 
-TRIAL_POLICY: Json = {"min_subset": 1, "min_sites": 1}  # of sites on this machine: all rows are the caller's own
+# of sites on this machine: all rows are the caller's own, so single replies may be seen, over few rows
+TRIAL_POLICY: Json = {"min_subset": 1, "min_sites": 1, "secure": False}
 
 
 @dataclass(frozen=True)
@@ -80,33 +85,44 @@ def submit(
 
 
 def place_data(experiment: Experiment, federation: Federation, screen: Screen) -> None:
-    """Give the sites of a trial on this machine the files that the experiment names, one each.
+    """Give the sites of a trial on this machine the files that the experiment names, one each, and list who reads what.
 
-    A site whose file was filled in keeps its own data. The files are not copied: each site reads its own where it is.
+    A site whose file somebody filled in keeps its own data. The files are not copied: each site reads its own where it
+    is.
     """
-    blank = [site for site in federation.sites if not is_filled_in(federation.kit(site))]
-    if not blank:
-        return
+    kits = {site: federation.kit(site) for site in federation.sites}
+    own_files = {site: kit / "local" / SITE_FILE for site, kit in kits.items() if is_filled_in(kit)}
     data = experiment.cases[0].settings["data"]
-    file = federation.kit(blank[0]) / "local" / SITE_FILE
-    if data["files"] is None or len(blank) < len(federation.sites):
+    files = {} if data["files"] is None else files_of(data["files"], experiment.folder)
+    if files and len(files) != len(kits):
         raise FoedusError(
-            f"the site {blank[0]!r} has no data yet: name its table in {file}, or name one file a site in the "
-            "experiment ([data] files)."
+            f"{experiment.path} names {len(files)} files ({listing(files)}) and the federation has {len(kits)} sites "
+            f"({listing(kits)}); 'foedus federation up --sites {len(files)}' starts as many, after 'foedus federation "
+            "down'; or leave 'files' out, where the sites' own files name their data."
         )
-    files = files_of(data["files"], experiment.folder)
-    if len(files) != len(blank):
+    blank = [site for site in kits if site not in own_files]
+    if blank and (own_files or not files):
         raise FoedusError(
-            f"{experiment.path} names {len(files)} files and the federation has {len(blank)} sites; "
-            f"'foedus federation up --sites {len(files)}' starts as many, after 'foedus federation down'."
+            f"the site {blank[0]!r} has no data yet: name its table in {kits[blank[0]] / 'local' / SITE_FILE}, or name "
+            "one file a site in the experiment ([data] files)."
         )
+    for site, path in own_files.items():
+        own = SiteFile.read(path).data
+        screen.say(f"{site} reads {'nothing yet' if own is None else own.file}, as {path} says.")
     more = {key: data.get(key) for key in ("separator", "encoding", "decimal")}
     more |= {"labels": [data["label"]] if data["label"] else []}
     more["groups"] = [data["group"]] if data["group"] else []
-    for site, path in zip(federation.sites, files.values(), strict=True):
+    for path in files.values():
         check_file(path, str(path))
-        write_site_file(federation.kit(site), path.absolute(), TRIAL_POLICY, more)
-        screen.say(f"{site} reads {path}.")
+    remedies = data["sites"] or {}
+    for site, (name, path) in zip(blank, files.items(), strict=not own_files):
+        write_site_file(kits[site], path.absolute(), TRIAL_POLICY, more | remedies.get(name, {}), mark=True)
+        screen.say(
+            f"{site} reads {path}" + (f", with the remedies of [data.sites.{name}]." if name in remedies else ".")
+        )
+    screen.say(
+        "The sites of this trial let plain replies leave; the kits that are made for real sites do not (secure)."
+    )
 
 
 def _plan_of(experiment: Experiment, case: RunCase, sites: int) -> Plan:
@@ -208,7 +224,7 @@ def run_of(plan: Plan, rules: Preprocessing, result: Result, request: Request) -
     if result.interrupted:
         end = replace(end, reason="interrupted")
     parts = (result.interrupted, result.seconds, result.compile_seconds, tuple(result.refused), result.left_out)
-    outcome = spine.Outcome(end, history, *parts)
+    outcome = spine.Outcome(end, history, *parts, plan=result.plan)
     settings = spine.settings_of(
         order.algorithm, order.terms, order.participation, by_name=True, seed=order.seed, max_rounds=order.max_rounds
     )
@@ -219,5 +235,12 @@ def run_of(plan: Plan, rules: Preprocessing, result: Result, request: Request) -
         evaluation = Evaluation.from_json(result.evaluation)
         run.evaluations[evaluation.source] = evaluation
         run.ledger = figures.with_figures(run.ledger, order.terms, evaluation.noise)
+    if result.errors is not None and plan.summary is not None:
+        nu = end.multipliers.get("coupled", np.zeros(order.terms.rows[2]))
+        run.coefficients = table_of(
+            order.terms, result.errors, np.asarray(end.w), nu, names=rules.names, units=figures.units_of(rules),
+            errors=plan.summary,
+        )  # fmt: skip
+        run.settings["summary"] = plan.summary
     run.decision = None if result.decision is None else Decision.from_json(result.decision)
     return run

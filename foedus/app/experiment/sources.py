@@ -41,7 +41,14 @@ def files_of(request: object, folder: Path) -> dict[str, Path]:
             matches = sorted(Path(hit) for hit in glob.glob(str(folder / name)))
             if not matches:
                 raise FoedusError(f"[data] files: no file matches {name!r} in {folder.absolute()}.")
-            paths += [hit for hit in matches if hit.is_file()]
+            for hit in matches:
+                if not hit.is_file():
+                    what = "is a folder" if hit.is_dir() else "is a link to nothing"
+                    raise FoedusError(
+                        f"[data] files: {name!r} matches {hit}, which {what}; expected a file for each site: take it "
+                        "away, or name the files one by one."
+                    )
+            paths += matches
         else:
             paths.append(folder / name)
     sites: dict[str, Path] = {}
@@ -70,6 +77,7 @@ def roles_of(settings: Settings) -> Roles:
         label=label,
         positive=positive,
         group=group,
+        cluster=settings["summary"]["cluster"],
         features=request["features"],
         drop=request["drop"],
         categorical=request["categorical"],
@@ -174,4 +182,5 @@ def partition_settings(settings: Settings) -> Json:
         raise FoedusError("[partition] needs num_partitions, the number of sites.")
     if request["method"] in ("natural", "by_column") and request["partition_by"] is None:
         raise FoedusError(f"[partition] method {request['method']!r} needs partition_by, the column to deal out by.")
-    return arguments | ({"seed": request["seed"]} if "seed" in parameters else {})
+    seed = settings["seed"] if request["seed"] is None else request["seed"]
+    return arguments | ({"seed": seed} if "seed" in parameters else {})

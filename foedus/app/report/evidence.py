@@ -187,7 +187,8 @@ def coefficients(run: Run) -> Markup:
     per = "A coefficient is per unit of its column; of a word, it is that of having it."
     first, *others = own.titles
     heads = [Column(first or "Column", "n" if first else ""), *columns(*others)]
-    return table(heads, lines, "coefficients") + piece("note", " ".join([per, *own.notes]))
+    fit = [] if own.figures is None else [f"{own.figures}."]
+    return table(heads, lines, "coefficients") + piece("note", " ".join([per, *fit, *own.notes]))
 
 
 def _decision(run: Run, decision: Decision | None) -> Markup:

@@ -163,6 +163,7 @@ def _one(
         ("sites", "Participation", sections.who_took_part(run, present)),
         ("worst-case", "Worst case", sections.worst_case(run)),
         ("privacy", "Privacy", sections.ledger(run)),
+        ("plan", "The plan", sections.plan(run)),
         ("settings", "Settings", sections.settings(run)),
         ("words", "Glossary", sections.glossary([run])),
     ]

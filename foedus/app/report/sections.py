@@ -276,6 +276,12 @@ def ledger(run: Run) -> Markup:
     return piece("ledger", summary, SIMULATED if is_simulated else "", bars, str(book))
 
 
+def plan(run: Run) -> Markup:
+    """Return the plan that the sites have agreed to; nothing for a simulation."""
+    rows = words.plan(run)
+    return piece("definitions", rows) if rows else Markup("")
+
+
 def noisy_caps(run: Run) -> Markup:
     """Return the caps as they were measured under noise: sentences and a table; empty where they were not."""
     certificate = run.certificate.private

@@ -12,12 +12,13 @@ import numpy as np
 
 from foedus.base.files import Json
 from foedus.base.notebook import at_most
-from foedus.base.quantities import count, number, percent
+from foedus.base.quantities import count, number
 from foedus.certificate.measure import Row
 from foedus.certificate.private import BROKEN, KEPT, UNTOLD
 from foedus.problem.losses import class_of
 from foedus.problem.weights import in_words
 from foedus.runtime.run import Run
+from foedus.runtime.spine import DIVERGED
 
 
 def cap_words(caps: list[float]) -> str:
@@ -110,17 +111,19 @@ def terms(run: Run) -> list[str]:
     for row in run.certificate.rows:
         place = row.site if row.site in ("server", "all sites") and row.site not in run.names else "site"
         groups.setdefault((row.constraint, row.kind, place), []).append(row)
-    sentences = []
+    sentences, exceptions = [], {constraint for _, constraint in run.certificate.left_out}
     for (constraint, kind, place), rows in groups.items():
         caps = sorted({row.cap for row in rows})
         place_words = {
             "server": "on the server's own data",
             "all sites": "on average over all sites",
-            "site": "at every site" if len(rows) > 1 else f"at {rows[0].site}",
+            "site": "at every other site" if (constraint in exceptions) else "at every site",
         }[place]
+        place_words = f"at {rows[0].site}" if place == "site" and len(rows) == 1 else place_words
         sentences.append(f"{constraint} {'equal to' if kind == '==' else 'at most'} {cap_words(caps)}, {place_words}")
     for row in run.certificate.counts:
         sentences.append(f"{row.constraint} {'equal to' if row.kind == '==' else 'at most'} its cap, at every site")
+    sentences += run.certificate.exceptions()
     return sentences + ([] if run.decision is None else [term.words for term in run.decision.terms])
 
 
@@ -178,11 +181,13 @@ def verdict(run: Run) -> Verdict:
     assert tightest is not None
     eps1, eps2 = certificate.eps1, certificate.eps2
     if certificate.holds():
-        promise = "In training every constraint holds at every site" + (
+        where = "site that it is about" if certificate.left_out else "site"
+        promise = f"In training every constraint holds at every {where}" + (
             "" if certificate.feasibility == 0 else f", to within {number(certificate.feasibility)}"
         )
         gap, footnotes = optimality(run)
-        sentences = (*rates(run), f"{promise}.", *_price(run), _of_small_changes(run), *gap)
+        exceptions = map(_sentence, certificate.exceptions())
+        sentences = (*rates(run), f"{promise}.", *exceptions, *_price(run), _of_small_changes(run), *gap)
         return Verdict("good", "Certified", sentences, footnotes=footnotes)
     if not certificate.feasibility <= eps2:
         violations = [row for row in certificate.rows if not row.violation <= eps2]
@@ -244,27 +249,33 @@ def rates(run: Run) -> tuple[str, ...]:
     decision = run.decision
     if decision is None or decision.trouble is not None:
         return ()
-    promises = (_sentence(term.words) for term in decision.terms)
-    return (*promises, f"A row is called positive from {threshold(run)} on.")
+    return decision.sentences(log_odds=run.log_odds)
 
 
 def threshold(run: Run) -> str:
     """Return the threshold that was chosen: as a probability where scores are log-odds, else as a score."""
     assert run.decision is not None
-    cut = run.decision.cut
-    if not log_odds(run) or not math.isfinite(cut):
-        return f"the score {number(cut)}"
-    return f"a predicted probability of {percent(_probability(cut))} (the score {number(cut)})"
+    return run.decision.threshold(log_odds=run.log_odds)
 
 
-def log_odds(run: Run) -> bool:
-    """Whether the model's scores are log-odds, so that they stand for probabilities."""
-    loss = run.settings.get("problem", {}).get("loss")
-    return isinstance(loss, Mapping) and bool(getattr(class_of(str(loss.get("name", ""))), "log_odds", False))
-
-
-def _probability(score: float) -> float:
-    return 1.0 / (1.0 + math.exp(-min(max(score, -700.0), 700.0)))
+def plan(run: Run) -> list[tuple[str, str]]:
+    """Return the plan that real sites have agreed to, by name; nothing for a simulation."""
+    if (one := getattr(run, "plan", None)) is None:
+        return []
+    sums = {
+        "plain": "the server sees each site's answers",
+        "masked": "the server sees masked sums alone",
+        "masked and checked": "the server sees masked sums alone, and every site adds them up itself",
+    }
+    kind, _, noise = str(one["sums"]).partition(", ")
+    what = f"at most {count(one['max_rounds'], 'round')}, in each {count(one['numbers'], 'number')} of a site"
+    return [
+        ("Digest", str(one["digest"])),
+        ("Signed by", str(one["signed_by"] or "nobody")),
+        ("Sites", ", ".join(one["sites"])),
+        ("Sums", sums[kind] + (f"; {noise}" if noise else "")),
+        ("Limits", what),
+    ]
 
 
 def counts_of_constraints(run: Run) -> tuple[str, ...]:
@@ -342,10 +353,15 @@ def _without_constraints(run: Run, ending: str) -> Verdict:
             return _under_noise(run, {row.standing for row in run.certificate.private.rows}, ending)
         unknown = "Whether the constraints hold is not known." if terms(run) else NO_CONSTRAINTS
         return Verdict("fair", "Ended under noise", (f"{unknown} {ending}", not_measured(run)))
-    if not math.isfinite(run.objective):
-        return Verdict("bad", "No usable model", (ending,), ("Use a smaller step size, or standardise the features.",))
+    if not math.isfinite(run.objective) or run.reason.startswith(DIVERGED):
+        return Verdict(
+            "bad",
+            "No usable model: the run diverged",
+            (ending,),
+            ("Use a smaller step size, or standardise the features.",),
+        )
     if run.interrupted:
-        return Verdict("fair", "Interrupted", (ending, residual), ("Run again with the same checkpoint to go on.",))
+        return Verdict("fair", "Interrupted", (ending, residual), ("Run it again: it goes on from its checkpoint.",))
     if run.converged and run.decision is not None:
         return Verdict("good", "Certified", (*rates(run), ending), footnotes=(residual,))
     if run.converged:

@@ -11,8 +11,10 @@ the job's process notes it in a file, before it asks for such an answer. At a si
 Nothing that takes long to import is imported here.
 """
 
+import os
 import runpy
 import sys
+import threading
 import time
 import tomllib
 from pathlib import Path
@@ -24,6 +26,7 @@ OWN = 2**24 + 2**20  # bytes: FLARE's own messages, and headers of ours, take fa
 HEADERS = 2**16  # bytes: what FLARE's headers take at the most
 LARGEST = 2**30  # bytes of a message at a site whose file says nothing
 LOOK_SECONDS = 1.0  # between two looks at the jobs' files
+SUPERVISOR = "FOEDUS_SUPERVISOR"  # the variable with the process that looks after a party
 FOLDER = "foedus-runs/limits"  # in a kit: a file for each job, with the bytes of its largest answer
 
 
@@ -67,9 +70,26 @@ def _policy_of(kit: Path) -> int:
         return LARGEST
 
 
+def end_with_supervisor() -> None:
+    """End this party, and the processes of its jobs, when the process that looks after it is gone."""
+    supervisor = os.environ.get(SUPERVISOR, "")
+
+    def watch() -> None:
+        while str(os.getppid()) == supervisor:
+            time.sleep(LOOK_SECONDS)
+        from foedus.federation.flare.party import MARK, end_all
+
+        end_all(os.environ[MARK])
+        os._exit(1)
+
+    if supervisor:
+        threading.Thread(target=watch, name="supervisor", daemon=True).start()
+
+
 def main() -> None:
     """Run the party of a kit: its role, then FLARE's own arguments."""
     role = sys.argv.pop(1)
+    end_with_supervisor()
     limit_frames(Limit(Path(sys.argv[sys.argv.index("-m") + 1])))
     runpy.run_module(f"nvflare.private.fed.app.{role}.{role}_train", run_name="__main__", alter_sys=True)
 

@@ -8,6 +8,7 @@ Private keys stay where they are used. Sites on other machines make their own (s
 FLARE's provisioner writes down in its state only the project's authority remains, for its owner's eyes alone.
 """
 
+import hashlib
 import json
 import os
 import re
@@ -370,17 +371,35 @@ def _finish_site(kit: Path) -> None:
 
 
 def is_filled_in(kit: Path) -> bool:
-    """Return whether the site file of a kit is another one than that with which kits are made."""
-    return (kit / "local" / SITE_FILE).read_text() != SITE_TEMPLATE
+    """Return whether somebody wrote the site file of a kit: not whoever made the kit, nor an earlier submission."""
+    text = (kit / "local" / SITE_FILE).read_text()
+    first, _, rest = text.partition("\n")
+    return text != SITE_TEMPLATE and first != _by_submission(rest)
 
 
-def write_site_file(kit: Path, data: Path | None, policy: Json, more: Json | None = None) -> None:
-    """Write the site file of a kit on this machine; `more` are further keys of [data]."""
+def _by_submission(rest: str) -> str:
+    """The first line of a site file that a submission wrote, which no longer fits once the file is changed."""
+    return f"# Written by 'foedus federation submit' ({hashlib.sha256(rest.encode()).hexdigest()[:16]})."
+
+
+def _toml(value: object) -> str:
+    """A value as TOML; a dict becomes a table within one line."""
+    if isinstance(value, dict):
+        return "{ " + ", ".join(f"{json.dumps(k, ensure_ascii=False)} = {_toml(v)}" for k, v in value.items()) + " }"
+    return json.dumps(value, ensure_ascii=False)
+
+
+def write_site_file(kit: Path, data: Path | None, policy: Json, more: Json | None = None, mark: bool = False) -> None:
+    """Write the site file of a kit on this machine; `more` are further keys of [data].
+
+    With `mark` its first line says that a submission wrote it, so that a later one may write it anew.
+    """
     keys = {} if data is None else {"file": str(data), **(more or {})}
-    lines = ["[data]", *(f"{k} = {json.dumps(v)}" for k, v in keys.items() if v is not None), ""] if keys else []
-    lines += ["[policy]", *(f"{k} = {json.dumps(v)}" for k, v in policy.items())]
+    lines = ["[data]", *(f"{k} = {_toml(v)}" for k, v in keys.items() if v is not None), ""] if keys else []
+    lines += ["[policy]", *(f"{k} = {_toml(v)}" for k, v in policy.items())]
+    text = "\n".join(lines) + "\n"
     path = kit / "local" / SITE_FILE
-    write_whole(path, ("\n".join(lines) + "\n").encode())
+    write_whole(path, (f"{_by_submission(text)}\n{text}" if mark else text).encode())
     os.chmod(path, 0o600)
 
 
