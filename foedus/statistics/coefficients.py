@@ -23,6 +23,7 @@ from foedus.base.errors import FoedusError, did_you_mean
 from foedus.base.files import Json
 from foedus.base.notebook import latex_table, text_table
 from foedus.base.pytrees import PyTree
+from foedus.base.quantities import short
 from foedus.problem.likelihoods import Likelihood
 from foedus.problem.losses import Loss
 from foedus.problem.problem import Problem
@@ -235,7 +236,7 @@ def _exp(value: float) -> float:
 
 
 def _text(value: float, digits: int = 4) -> str:
-    return f"{value:.{digits}g}".replace("-", "−")
+    return short(value, digits).replace("-", "−")
 
 
 @float64()

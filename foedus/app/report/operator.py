@@ -209,14 +209,14 @@ def sites_table(run: Json, connected_sites: list[str]) -> Markup:
         cells = [
             state,
             "–" if age is None else f"{duration(age)} ago",
-            "–" if seconds is None else f"{seconds:.3g}",
+            "–" if seconds is None else duration(seconds),
             size(sight.get("bytes", 0)),
             number(sight.get("replies", 0)),
             number(sight.get("faults", 0)),
             "–" if releases is None else number(releases),
         ]
         lines.append(Line(name, [*map(Cell, cells)]))
-    heads = columns("State", "Last reply", "Seconds a round", "Bytes", "Replies", "Faults", "Releases", kind="t")
+    heads = columns("State", "Last reply", "Time of a round", "Bytes", "Replies", "Faults", "Releases", kind="t")
     note = "Releases are those that a site says it has made under its privacy budget; its own ledger stays there."
     return table([Column("Site", ""), *heads], lines, "") + piece("note", note)
 
