@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from foedus.algorithms.auto import Auto
@@ -131,7 +132,8 @@ def solve(
             return None
         if not wants_model:
             return callback(so_far.rounds, record)
-        return callback(so_far.rounds, record, jax.tree.map(np.asarray, job.problem.terms.shape.unravel(w)))
+        model = job.problem.terms.shape.unravel(jnp.asarray(w))
+        return callback(so_far.rounds, record, jax.tree.map(np.asarray, model))
 
     try:
         outcome = (runtime or _simulator(job, every_round)).play(

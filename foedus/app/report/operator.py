@@ -143,8 +143,8 @@ def metrics(scene: Scene) -> str:
         gauge(name, what, {label: figure(run) for label, run in zip(names, scene.runs, strict=True)})
     each = [(run, site, sight) for run in scene.runs for site, sight in run["sites"].items()]
     for name, what in OF_A_SITE.items():
-        known = {_labels(run=run["run"], site=site): sight.get(name) for run, site, sight in each}
-        gauge(f"site_{name}", what, {label: value for label, value in known.items() if value is not None})
+        values = {_labels(run=run["run"], site=site): sight.get(name) for run, site, sight in each}
+        gauge(f"site_{name}", what, {label: value for label, value in values.items() if value is not None})
     return "\n".join(lines) + "\n"
 
 
@@ -167,8 +167,8 @@ OF_A_SITE = {
 
 def _labels(**labels: str) -> str:
     """Labels as Prometheus reads them; what a name holds cannot end one."""
-    escaped = {name: str(text).translate(ESCAPES) for name, text in labels.items()}
-    return "{" + ",".join(f'{name}="{text}"' for name, text in escaped.items()) + "}"
+    texts = {name: str(text).translate(ESCAPES) for name, text in labels.items()}
+    return "{" + ",".join(f'{name}="{text}"' for name, text in texts.items()) + "}"
 
 
 ESCAPES = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n"})

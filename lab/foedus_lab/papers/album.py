@@ -36,7 +36,7 @@ class Record:
 
     name: str
     settings: dict[str, object]  # those that decide the figures; a record with others is not used again
-    shown: list[str | PaperTable]
+    output: list[str | PaperTable]
     pictures: list[str]
     seconds: float  # of the processor
     left_out: str | None
@@ -105,7 +105,7 @@ def _finished(name: str, options: Options) -> Record | None:
     """The record of an experiment that was made with these settings and whose pictures are still there."""
     try:
         content = json.loads(_record_path(name, options).read_text())
-        content["shown"] = [one if isinstance(one, str) else PaperTable.from_json(one) for one in content["shown"]]
+        content["output"] = [one if isinstance(one, str) else PaperTable.from_json(one) for one in content["output"]]
         record = Record(**content)
     except (OSError, ValueError, TypeError, KeyError):  # none, or not one of this version's
         return None
@@ -114,28 +114,28 @@ def _finished(name: str, options: Options) -> Record | None:
 
 
 def _play(experiment: PaperExperiment, options: Options, clock: Callable[[], float]) -> Record:
-    shown: list[str | PaperTable] = []
+    output: list[str | PaperTable] = []
     written: list[Path] = []
     began = clock()
     left_out = None
     try:
-        experiment.run(replace(options, echo=shown.append, written=written))
+        experiment.run(replace(options, echo=output.append, written=written))
     except FoedusError as error:
         left_out = str(error)
     pictures = [path.name for path in written if path.suffix == ".svg"]
-    shown = [one for one in shown if not (isinstance(one, str) and one.startswith("written: "))]
-    return Record(experiment.name, _settings(options), shown, pictures, clock() - began, left_out)
+    output = [one for one in output if not (isinstance(one, str) and one.startswith("written: "))]
+    return Record(experiment.name, _settings(options), output, pictures, clock() - began, left_out)
 
 
 def _page(experiments: Mapping[str, PaperExperiment], records: Sequence[Record], options: Options) -> str:
-    made = sum(record.left_out is None for record in records)
+    successes = sum(record.left_out is None for record in records)
     software = ", ".join(f"{name} {number}" for name, number in versions().items())
     settings = "Quick settings, smaller than the papers'" if options.quick else "The papers' settings"
     verdict = Verdict(
-        "good" if made == len(experiments) else "fair",
+        "good" if successes == len(experiments) else "fair",
         "The papers' tables and figures, reproduced",
         (
-            f"{len(records)} of {count(len(experiments), 'experiment')}, {made} of them made.",
+            f"{len(records)} of {count(len(experiments), 'experiment')}, {successes} of them made.",
             "Printed figures stand beside ours in every table.",
         ),
         footnotes=(f"{settings}, seed {options.seed}; {software}.",),
@@ -179,7 +179,7 @@ def _section(experiment: PaperExperiment, record: Record, options: Options) -> M
     pieces = [Markup('<h3 id="{}">{}</h3>').format(f"{record.name}-figures", experiment.title)]
     if record.left_out is not None:
         pieces.append(paragraphs([record.state]))
-    for is_text, group in itertools.groupby(record.shown, lambda one: isinstance(one, str)):
+    for is_text, group in itertools.groupby(record.output, lambda one: isinstance(one, str)):
         own = list(group)
         pieces += [Markup("<pre>{}</pre>").format("\n".join(map(str, own)))] if is_text else map(_table, own)
     for name in record.pictures:
