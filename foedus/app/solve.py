@@ -11,7 +11,7 @@ import numpy as np
 from foedus.algorithms.auto import Auto
 from foedus.base.engine import float64, relieve
 from foedus.base.errors import FoedusError
-from foedus.base.pytrees import PyTree
+from foedus.base.pytrees import PyTree, device_array
 from foedus.certificate.measure import figures_at
 from foedus.federation.flare.driver import Flare
 from foedus.privacy.budget import Budget
@@ -131,7 +131,9 @@ def solve(
             return None
         if not wants_model:
             return callback(so_far.rounds, record)
-        return callback(so_far.rounds, record, jax.tree.map(np.asarray, job.problem.terms.shape.unravel(w)))
+        return callback(
+            so_far.rounds, record, jax.tree.map(np.asarray, job.problem.terms.shape.unravel(device_array(w)))
+        )
 
     try:
         outcome = (runtime or _simulator(job, every_round)).play(
