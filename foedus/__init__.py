@@ -18,6 +18,7 @@ if TYPE_CHECKING:
         RobustClassifier,
         RobustRegressor,
     )
+    from foedus.app.glm import glm
     from foedus.app.solve import solve
     from foedus.app.tracking import log_to_mlflow, log_to_wandb
     from foedus.base.errors import FoedusError
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from foedus.privacy.central import Central
     from foedus.privacy.noise import Gaussian, Laplace, PaperLaplace
     from foedus.privacy.total import Local
-    from foedus.problem import constraints, losses, penalties, regularizers
+    from foedus.problem import constraints, likelihoods, losses, penalties, regularizers
     from foedus.problem.problem import Problem
     from foedus.problem.terms import Data, group, label
     from foedus.protocol.participation import Coverage, Fraction, Schedule
@@ -66,8 +67,10 @@ __all__ = [
     "data",
     "ens",
     "evaluate",
+    "glm",
     "group",
     "label",
+    "likelihoods",
     "load",
     "log_to_mlflow",
     "log_to_wandb",
@@ -90,7 +93,7 @@ _HOMES = {
     **dict.fromkeys(("Data", "group", "label"), "problem.terms"),
     **dict.fromkeys(("Run", "load", "runs_to_frame"), "runtime.run"),
     **dict.fromkeys(("log_to_mlflow", "log_to_wandb"), "app.tracking"),
-    **dict.fromkeys(("constraints", "losses", "penalties", "regularizers"), "problem"),
+    **dict.fromkeys(("constraints", "likelihoods", "losses", "penalties", "regularizers"), "problem"),
     "Budget": "privacy.budget",
     "Central": "privacy.central",
     "Flare": "federation.flare.driver",
@@ -102,6 +105,7 @@ _HOMES = {
     "cox": "statistics.survival.cox",
     "ens": "algorithms.ens",
     "evaluate": "statistics",
+    "glm": "app.glm",
     "solve": "app.solve",
 }
 __getattr__, __dir__ = _late_names(__name__, _HOMES)

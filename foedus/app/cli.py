@@ -10,9 +10,9 @@ from typing import Annotated
 
 import typer
 
-from foedus.app.commands import experiment, federation, site
+from foedus.app.commands import courier, experiment, federation, site
 from foedus.app.commands.experiment import INTERRUPTED
-from foedus.app.commands.report import card, report, watch
+from foedus.app.commands.report import card, report, summary, watch
 from foedus.base.errors import FoedusError
 from foedus.base.files import check_folder
 
@@ -86,9 +86,11 @@ app.command()(experiment.predict)
 app.command()(experiment.export)
 app.command()(experiment.evaluate)
 app.command()(experiment.frontier)
-for command in (report, card, watch):
+for command in (report, card, summary, watch):
     app.command()(command)
 app.add_typer(federation.app, name="federation")
+app.command()(site.doctor)
+app.add_typer(courier.app, name="courier")
 app.add_typer(site.party_app, name="party")
 app.add_typer(site.app, name="site")
 for point in entry_points(group="foedus.commands"):  # those of foedus-lab, where it is installed

@@ -6,12 +6,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from foedus.algorithms.auto import Auto
 from foedus.base.engine import float64, relieve
 from foedus.base.errors import FoedusError
-from foedus.base.pytrees import PyTree, device_array
+from foedus.base.pytrees import PyTree
 from foedus.certificate.measure import figures_at
 from foedus.federation.flare.driver import Flare
 from foedus.privacy.budget import Budget
@@ -131,9 +132,8 @@ def solve(
             return None
         if not wants_model:
             return callback(so_far.rounds, record)
-        return callback(
-            so_far.rounds, record, jax.tree.map(np.asarray, job.problem.terms.shape.unravel(device_array(w)))
-        )
+        model = job.problem.terms.shape.unravel(jnp.asarray(w))
+        return callback(so_far.rounds, record, jax.tree.map(np.asarray, model))
 
     try:
         outcome = (runtime or _simulator(job, every_round)).play(

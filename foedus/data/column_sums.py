@@ -1,13 +1,13 @@
 """The rounds of preprocessing at the server: what the sites are asked, and what their answers add up to."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from foedus.base.errors import FoedusError
 from foedus.data.masked_sums import InSums
-from foedus.data.sums import NUMBER, Answers, FiguresRequest, Sums
+from foedus.data.sums import NUMBER, Answers, FiguresRequest, Sums, about_the_mean
 
 
 @dataclass(frozen=True)
@@ -29,6 +29,8 @@ def play_rounds(
 ) -> ColumnSums:
     """Play the rounds; `noisy` are the bounds within which noisy means are kept."""
     rounds, up, down = 0, 0, 0
+    if twice and noisy is None and not isinstance(answers, InSums):
+        request = replace(request, spread=request.sums)
     replies = [Sums() for _ in range(answers.sites)]
     if request.sums or request.ranges or request.words:
         replies = answers.first(request)
@@ -43,7 +45,9 @@ def play_rounds(
     if noisy is not None:
         means = {name: float(np.clip(mean, *noisy[name])) for name, mean in means.items()}
     squares: dict[str, float] = {}
-    if twice and means:
+    if request.spread:
+        squares = {name: about_the_mean(replies, name, mean) for name, mean in means.items()}
+    elif twice and means:
         second = answers.second(means)
         squares = {name: sum(reply[name] for reply in second) for name in means}
         rounds, down, up = 2, down + NUMBER * len(means) * len(second), up + NUMBER * len(means) * len(second)

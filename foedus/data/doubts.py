@@ -60,8 +60,8 @@ class Doubt:
 
 def toml_text(text: str) -> str:
     """Return a text in the quotes of TOML, with the codes of characters that nobody sees."""
-    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
-    return '"' + "".join(f"\\U{ord(c):08X}" if is_invisible(c) else c for c in escaped) + '"'
+    quote = text.replace("\\", "\\\\").replace('"', '\\"')
+    return '"' + "".join(f"\\U{ord(c):08X}" if is_invisible(c) else c for c in quote) + '"'
 
 
 def toml_key(name: str) -> str:
@@ -236,8 +236,8 @@ def _area(scores: np.ndarray, y: np.ndarray) -> float:
 
 def _least_squares(parts: list[tuple[np.ndarray, np.ndarray]]) -> np.ndarray:
     """The ridge fit to the mean of the sites' normal equations; where columns are more than rows, by rows' products."""
-    scaled = [(A / (len(b) * len(parts)) ** 0.5, b / (len(b) * len(parts)) ** 0.5) for A, b in parts]
-    Z, t = np.concatenate([A for A, _ in scaled]), np.concatenate([b for _, b in scaled])
+    pieces = [(A / (len(b) * len(parts)) ** 0.5, b / (len(b) * len(parts)) ** 0.5) for A, b in parts]
+    Z, t = np.concatenate([A for A, _ in pieces]), np.concatenate([b for _, b in pieces])
     rows, columns = Z.shape
     if rows < columns:
         return Z.T @ np.linalg.solve(Z @ Z.T + RIDGE * np.eye(rows), t)
@@ -275,11 +275,11 @@ def agreement(cohort: Cohort) -> list[tuple[str, str]]:
     if len(two) < 2:
         return []
     # centred at each site, so that a site's share of the classes and its level of a column do not matter
-    centred = {s: (x[s] - x[s].mean(axis=0), y[s] - y[s].mean()) for s in two}
+    deviations = {s: (x[s] - x[s].mean(axis=0), y[s] - y[s].mean()) for s in two}
     sentences = []
     for site in two:
         others = [s for s in two if s != site]
-        w = _least_squares([centred[s] for s in others])
+        w = _least_squares([deviations[s] for s in others])
         mine = _area(x[site] @ w, y[site])
         n1 = float(y[site].sum())
         n0 = len(y[site]) - n1
@@ -426,15 +426,15 @@ def _same_words(name: str, words: Mapping[str, Words], positive: str | None = No
 
     All remedies lead to one word: `positive` where it is among them, else the word of most sites, or of most rows.
     """
-    held = {level: _holders(words, level) for level in _levels(words)}
+    holders = {level: _holders(words, level) for level in _levels(words)}
 
     def usual(levels: Iterable[str]) -> str:
         """The word that the others become."""
-        return max(levels, key=lambda level: (level == positive, len(held[level]), sum(held[level].values())))
+        return max(levels, key=lambda level: (level == positive, len(holders[level]), sum(holders[level].values())))
 
     pair = _usual_pair(words, positive)
     alike: dict[str, list[str]] = {}
-    for level in held:
+    for level in holders:
         alike.setdefault(_meaning(level, pair), []).append(level)
     others: dict[str, dict[str, str]] = {}  # by site, words for yes and no and the usual ones
     for levels in alike.values():
@@ -446,16 +446,16 @@ def _same_words(name: str, words: Mapping[str, Words], positive: str | None = No
             if level == goal:
                 continue
             if plain(level) != plain(goal):
-                for site in held[level]:
+                for site in holders[level]:
                     others.setdefault(site, {})[level] = goal
                 continue
-            sites = list(held[level])
+            sites = list(holders[level])
             look = " that look the same" if visible_form(level) == visible_form(goal) else ""
             yield Doubt(
                 listing(sites, 3), name,
-                f"{with_codes(level)} ({counted(sum(held[level].values()))}) and {with_codes(goal)} (at "
-                f"{listing(held[goal], 3)}) are two words here{look}; if they mean the same, write them the same way "
-                "at every site.",
+                f"{with_codes(level)} ({counted(sum(holders[level].values()))}) and {with_codes(goal)} (at "
+                f"{listing(holders[goal], 3)}) are two words here{look}; if they mean the same, write them the same "
+                "way at every site.",
                 map_lines(name, {level: goal}), tuple(sites), sure=True,
             )  # fmt: skip
     for site, changes in others.items():
@@ -632,16 +632,16 @@ def _outliers(name: str, numbers: Mapping[str, np.ndarray]) -> Iterator[Doubt]:
         return
     few = max(1, int(OUTLIERS * len(values)))
     for sign in (1.0, -1.0):
-        ordered = np.sort(sign * values)
-        gaps = np.diff(ordered[-few - 1 :])
-        first = len(ordered) - few + int(np.argmax(gaps))  # the least of those that may be errors
-        rest = ordered[:first]
+        values_up = np.sort(sign * values)
+        gaps = np.diff(values_up[-few - 1 :])
+        first = len(values_up) - few + int(np.argmax(gaps))  # the least of those that may be errors
+        rest = values_up[:first]
         width = float(rest[-1] - rest[0])
-        if not width or gaps.max() <= GAP * width or not _is_far(sign * ordered[first], sign * rest):
+        if not width or gaps.max() <= GAP * width or not _is_far(sign * values_up[first], sign * rest):
             continue
         low, high = sorted((sign * rest[0], sign * rest[-1]))
         for site, own in numbers.items():
-            for value, rows in zip(*np.unique(own[sign * own >= ordered[first]], return_counts=True), strict=True):
+            for value, rows in zip(*np.unique(own[sign * own >= values_up[first]], return_counts=True), strict=True):
                 text = number_text(float(value))
                 yield Doubt(
                     site, name,

@@ -138,7 +138,7 @@ def table_of(source: str, columns: object) -> Table:
     """The columns of one site as a table, after checks."""
     if not is_columns(columns):
         raise FoedusError(f"{source}: expected columns by name. Got {type(columns).__name__} instead.")
-    names = columns if hasattr(columns, "keys") else getattr(columns, "columns")  # noqa: B009  (polars has no keys)
+    names = columns if hasattr(columns, "keys") else getattr(columns, "columns")  # noqa: B009  polars has no keys
     by_name = {str(name): _column(source, str(name), columns[name]) for name in names}
     rows = {name: len(column) for name, column in by_name.items()}
     first = next(iter(rows), None)

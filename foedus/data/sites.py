@@ -25,6 +25,8 @@ TRUE_FALSE = ({"0", "1"}, {"-1", "1"}, {"false", "true"}, {"False", "True"})
 class Roles:
     """Which column is the label, which the group, which are features, and what is done about missing values.
 
+    `cluster` says which rows belong together, for standard errors; its values never leave a site.
+
     `missing`: "mean" fills numbers with the mean over all sites and makes missing words a category of their own; "drop"
     leaves out rows with a missing value; "error" refuses them. A row without label or group is left out by "drop" and
     refused otherwise.
@@ -33,6 +35,7 @@ class Roles:
     label: str
     positive: str | None = None
     group: str | None = None
+    cluster: str | None = None
     features: tuple[str, ...] | None = None
     drop: tuple[str, ...] = ()
     categorical: tuple[str, ...] = ()
@@ -75,6 +78,12 @@ class Cohort:
         numbers = {level: float(i) for i, level in enumerate(self.groups)}
         places = np.array([numbers.get(level, -1.0) for level in column.levels])
         return places[column.codes]
+
+    def cluster(self, table: Table) -> np.ndarray | None:
+        """Return for each row a number of its cluster at this site; None without clusters."""
+        if self.roles.cluster is None:
+            return None
+        return text_of(table.columns[self.roles.cluster]).codes.astype(float)
 
 
 def _equals(column: Words, level: str) -> np.ndarray:
@@ -125,7 +134,8 @@ def gather(tables: Mapping[str, Table], roles: Roles, server: Table | None = Non
 
 def features_of(everyone: Mapping[str, Table], roles: Roles) -> tuple[str, ...]:
     """Return the features, which every site must have; where none are named, all columns without another role."""
-    uses = [("label", roles.label)] + ([("group", roles.group)] if roles.group else [])
+    uses = [(what, name) for what, name in (("label", roles.label), ("group", roles.group)) if name]
+    uses += [("cluster", roles.cluster)] if roles.cluster else []
     for what, names in (("features", roles.features or ()), ("drop", roles.drop), ("categorical", roles.categorical)):
         uses += [(what, name) for name in names]
     first = next(iter(everyone.values()))
@@ -133,7 +143,7 @@ def features_of(everyone: Mapping[str, Table], roles: Roles) -> tuple[str, ...]:
         for what, name in uses:
             if what != "drop" or table is first:
                 table.column(name, f"{what!r} in [data]")
-    others = {roles.label, roles.group, *roles.drop}
+    others = {roles.label, roles.group, roles.cluster, *roles.drop}
     if roles.features is not None:
         if len(set(roles.features)) < len(roles.features):
             repeated = next(name for place, name in enumerate(roles.features) if name in roles.features[:place])
@@ -169,7 +179,7 @@ def features_of(everyone: Mapping[str, Table], roles: Roles) -> tuple[str, ...]:
 
 def complete(table: Table, roles: Roles, features: Sequence[str]) -> Table:
     """Return the table without the rows that the rule for missing values leaves out."""
-    roles_columns = [name for name in (roles.label, roles.group) if name is not None]
+    roles_columns = [name for name in (roles.label, roles.group, roles.cluster) if name is not None]
     keep = np.ones(table.rows, dtype=bool)
     for name in [*roles_columns, *(f for f in features if f not in roles_columns)]:
         missing = missing_in(table.columns[name])
@@ -178,7 +188,8 @@ def complete(table: Table, roles: Roles, features: Sequence[str]) -> Table:
         if roles.missing == "drop":
             keep &= ~missing
         elif roles.missing == "error" or name in roles_columns:
-            what = "label" if name == roles.label else "group" if name == roles.group else "column"
+            uses = {roles.label: "label", roles.group: "group", roles.cluster: "cluster"}
+            what = uses.get(name, "column")
             advice = "" if name in roles_columns else ", or fill such values with missing = 'mean'"
             raise FoedusError(
                 f"{table.place(int(np.argmax(missing)))}: the {what} {name!r} is missing; fill it in, or leave such "

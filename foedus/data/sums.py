@@ -27,27 +27,33 @@ class Sums:
     total: dict[str, float] = field(default_factory=dict)
     least: dict[str, float] = field(default_factory=dict)
     most: dict[str, float] = field(default_factory=dict)
+    spread: dict[str, float] = field(default_factory=dict)  # squared deviations from the site's own mean, added up
     words: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
     @property
     def nbytes(self) -> int:
         """The size of the message: 8 bytes a number, and UTF-8 with one byte between two words."""
-        numbers = sum(len(part) for part in (self.count, self.total, self.least, self.most))
+        numbers = sum(len(part) for part in (self.count, self.total, self.least, self.most, self.spread))
         return NUMBER * numbers + sum(len("\n".join(words).encode()) for words in self.words.values())
 
 
 @dataclass(frozen=True)
 class FiguresRequest:
-    """What the server asks for in round 1: the columns whose sums, ranges or words it needs."""
+    """What the server asks for in round 1: the columns whose sums, ranges, words or spreads it needs.
+
+    A spread is what a site sends where its own sums are seen: from all of them the squared deviations from the common
+    mean follow, and there is no second round.
+    """
 
     sums: tuple[str, ...]
     ranges: tuple[str, ...]
     words: tuple[str, ...]
+    spread: tuple[str, ...] = ()
 
     @property
     def nbytes(self) -> int:
         """The size of the message: the names in UTF-8, with one byte between two."""
-        return len("\n".join((*self.sums, "", *self.ranges, "", *self.words)).encode())
+        return len("\n".join((*self.sums, "", *self.ranges, "", *self.words, *self.spread)).encode())
 
 
 def answer(table: Table, request: FiguresRequest) -> Sums:
@@ -58,14 +64,33 @@ def answer(table: Table, request: FiguresRequest) -> Sums:
         total={name: float(np.sum(values[name])) for name in request.sums},
         least={name: float(np.min(values[name], initial=np.inf)) for name in request.ranges},
         most={name: float(np.max(values[name], initial=-np.inf)) for name in request.ranges},
+        spread=deviations(table, {name: _mean(values[name]) for name in request.spread}),
         words={name: _levels(table.columns[name]) for name in request.words},
     )
 
 
+def _mean(values: np.ndarray) -> float:
+    return float(np.sum(values)) / len(values) if len(values) else 0.0
+
+
 def deviations(table: Table, means: Mapping[str, float]) -> dict[str, float]:
-    """Compute a site's reply in round 2: the sums of squared deviations from the means."""
+    """Compute the sums of squared deviations from the means: a site's reply in round 2, or its spreads."""
     with np.errstate(over="ignore"):  # an infinite sum is told in a sentence
         return {name: float(np.sum((present_numbers(table.columns[name]) - mean) ** 2)) for name, mean in means.items()}
+
+
+def about_the_mean(replies: Iterable[Sums], name: str, mean: float) -> float:
+    """Return the squared deviations of a column from the common mean, from each site's about its own mean.
+
+    Σ(x − m)² = Σ(x − mᵢ)² + n(mᵢ − m)² at each site, where mᵢ is its own mean.
+    """
+    with np.errstate(over="ignore"):
+        parts = [
+            one.spread[name] + one.count[name] * np.square(one.total[name] / one.count[name] - mean)
+            for one in replies
+            if one.count[name]
+        ]
+    return float(sum(parts))
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,9 @@
 """The checks of a site on what a server tells it, made before the site acts on it; none trusts the coordinator."""
 
 import json
+import math
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import jax.numpy as jnp
 import numpy as np
@@ -25,6 +26,8 @@ from foedus.protocol.algorithm import Algorithm, Fit, name_of
 VARYING = ("ask", "round", "receipt", "signed")  # parts of a header that are no part of what is stated
 OF_ONE_SITE = ("index", "uid", "extra", "client", "arrays")  # parts of a greeting that are for one site
 MOST_ROUNDS = 10**6  # that a run may announce
+LEAST_NUMBER, MOST_NUMBER = 1e-20, 1e12  # in size, of the numbers of a plan that are not 0
+WHOLE = 2**64  # above the whole numbers of a plan, its seed among them
 EXTRA = re.compile(r"(cap\d+|linear\d+|robust|weights)\.[A-Za-z_]+")  # the terms' own arrays; a site's have other names
 
 
@@ -36,7 +39,7 @@ def statement(header: Json) -> str:
     return json.dumps({name: value for name, value in header.items() if name not in VARYING}, sort_keys=True)
 
 
-ANEW = ("index", "uid", "arrays", "uids", "names", "parties")  # what a run that goes on without a site states anew
+ANEW = ("index", "uid", "arrays", "names", "parties")  # what a run that goes on without a site states anew
 
 
 def without_count(header: Json) -> str:
@@ -54,6 +57,29 @@ def check_extra(names: Iterable[str], own: Mapping[str, np.ndarray]) -> None:
     for name in names:
         if not EXTRA.fullmatch(name) or name in own:
             raise Refusal("policy", f"the experiment brings an array {name!r}, which is no part of its terms")
+
+
+def check_numbers(stated: object) -> None:
+    """Refuse a plan with a number outside the range of plans, for itself, whatever it is about."""
+    for number in _numbers(stated):
+        size = abs(number)
+        is_fit = size == 0 or LEAST_NUMBER <= size <= MOST_NUMBER or size == math.inf
+        if not (size < WHOLE if isinstance(number, int) else is_fit):
+            raise Refusal(
+                "policy",
+                f"the plan holds the number {number:g}, and those of a plan are 0 or from {LEAST_NUMBER:g} to "
+                f"{MOST_NUMBER:g} in size",
+            )
+
+
+def _numbers(stated: object) -> Iterator[int | float]:
+    if isinstance(stated, dict):
+        stated = list(stated.values())
+    if isinstance(stated, list | tuple):
+        for one in stated:
+            yield from _numbers(one)
+    elif isinstance(stated, int | float):
+        yield stated
 
 
 def check_terms(terms: object) -> Terms:
@@ -85,11 +111,12 @@ def fitting(algorithm: Algorithm, terms: Terms) -> Fit:
     return fit
 
 
-def checked_data(name: str, terms: Terms, algorithm: Algorithm, arrays: dict[str, np.ndarray], w0: np.ndarray) -> Data:
+def checked_data(name: str, terms: Terms, algorithm: Algorithm, arrays: dict[str, np.ndarray]) -> Data:
     """Return the data of a problem with this client alone, which checks them as a simulation would.
 
-    Under privacy only what follows from the file as a whole is checked: neither how many rows the terms' subsets have
-    here, nor the value of a function at the server's start, which would be exact figures that no ledger knows.
+    No number of the server is looked at, its start neither, so that it cannot ask by refusals. Under privacy only what
+    follows from the file as a whole is checked, and not how many rows the terms' subsets have here, which would be an
+    exact figure that no ledger knows.
     """
     if (noise := sound_noise(algorithm)) is not None:
         problem = Problem({name: arrays}, loss=terms.loss, objective=terms.objective)
@@ -111,7 +138,9 @@ def checked_data(name: str, terms: Terms, algorithm: Algorithm, arrays: dict[str
             for c in terms.constraints
             if c.scope != "global" and not isinstance(c, Linear)
         ],
-    ).over(terms.shape.unravel(jnp.asarray(w0)))
+    )
+    if terms.linear:
+        problem = problem.over(np.zeros(terms.dim))
     return Data({k: v[0] for k, v in problem.data.items()})
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from foedus.base.errors import FoedusError
 from foedus.base.files import Json, write_whole
+from foedus.base.quantities import count
 from foedus.federation import spec
 from foedus.federation.agreement import statement
 from foedus.federation.holdout import Holdout
@@ -46,6 +47,7 @@ class Statement:
     noise: Noise | None = field(default=None, compare=False)  # of the rounds, for the summary
     preparation: float = 0.0  # the epsilon of what is sent before the first round
     holdout: Json | None = None  # the rows that are kept out of training, and what is told about them at the end
+    errors: str | None = None  # how standard errors are computed, where sums for them are asked for at the end
     roles: Json | None = field(default=None, compare=False)  # of the columns; with `holdout` they name its rows
 
     @staticmethod
@@ -87,13 +89,18 @@ class Statement:
 
     def _summary(self, policy: Policy, ledger: SiteLedger) -> list[str]:
         lines = [
-            f"The coordinator of the federation asks for the run {self.run}, over {self.sites} sites.",
+            f"The coordinator of the federation asks for the run {self.run}, over {count(self.sites, 'site')}.",
             f"Columns: {'; '.join(self.columns)}." if self.columns else "Columns: the arrays of the site's data file.",
-            f"Algorithm: {self.algorithm}, at most {self.rounds} rounds; loss: {self.loss}.",
+            f"Algorithm: {self.algorithm}, at most {count(self.rounds, 'round')}; loss: {self.loss}.",
             f"Terms: {'; '.join(self.terms)}." if self.terms else "Terms: none beside the loss.",
         ]
         holdout = Holdout.from_json(self.holdout)
         lines += _holdout_in_words(holdout)
+        if self.errors is not None:
+            lines.append(
+                f"Standard errors ({self.errors}): at the end sums of products of columns and of residuals leave, over "
+                "the rows that train."
+            )
         if not isinstance(self.noise, Sound):
             return [
                 *lines,
@@ -148,6 +155,7 @@ def _common(header: Json, algorithm: Algorithm, sites: int, letter: str) -> Json
         "rounds": int(header["max_rounds"]),
         "sites": sites,
         "letter": letter,
+        "errors": header.get("summary"),
         "noise": getattr(algorithm, "noise", None),
     }
 

@@ -32,7 +32,7 @@ PREPARATION = -1  # the number of the round that stands for messages before the 
 SENT = "sent-{round}-{request}.bin"  # the file with a copy of what was sent for a request, by the request's digest
 NOISE = "noise-{run}.json"  # the file with the noise that a run was first greeted with
 RECEIPT_BYTES = 256  # that a receipt of the ledger adds to a reply, at the most
-REFUSED = "its data do not fit the experiment; its own log says how"
+REFUSED = "it does not take part; its own log says why"
 """The one sentence of every refusal that depends on the data, so that its words tell the server nothing about them."""
 
 

@@ -19,7 +19,7 @@ from foedus.sums.masking import Masking
 from foedus.sums.questions import Form
 
 ROWS = 4099  # stands for a site's number of rows, which it does not tell: no reply's shape depends on it
-PER_ROW = ("x", "y", "group", "weight")  # the arrays with one row for each example
+PER_ROW = ("x", "y", "group", "weight", "cluster")  # the arrays with one row for each example
 
 KEPT = 32  # terms and shapes of which a party keeps what follows from them
 

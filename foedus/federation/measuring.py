@@ -45,6 +45,8 @@ from foedus.protocol.algorithm import Algorithm
 from foedus.protocol.constrained import tolerances
 from foedus.runtime import spine
 from foedus.runtime.spine import Conclusion
+from foedus.statistics.sandwich import LEVERED, AtModel, Sandwich, check_terms
+from foedus.statistics.survival.stratified import halves, square
 from foedus.sums.questions import NotFinite, Question
 
 MEASURE, PRODUCTS = "measure", "products"  # the kinds of messages
@@ -53,14 +55,6 @@ MOST = 60  # questions for products with the Hessian, one after the other: each 
 MOST_QUESTIONS = 2 * MOST + MOST_ROWS // BATCH + 16  # of all kinds in a run, for a saddle point is searched first
 MOST_MODELS = 5  # that a site measures in a run: the last one, and those at which the run was ended early
 MOST_CHECKED = 2  # that it measures in a checked run
-
-
-@dataclass(frozen=True, eq=False)
-class AtModel:
-    """A site's data, and the multipliers of its own rows."""
-
-    data: Data
-    mu: Array
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,7 +91,7 @@ class Measure(Question):
         return jax.eval_shape(lambda one: summed_part(self.terms, one, float(self.eps2 or 0.0), self.party), part)
 
     def answer(self, data: AtModel) -> SitePart:
-        return _part(self.terms, jnp.asarray(self.w), data.mu, jnp.asarray(self.nu), data.data)
+        return _part(self.terms, jnp.asarray(self.w), jnp.asarray(data.mu), jnp.asarray(self.nu), data.data)
 
     def in_sum(self, part: SitePart) -> SitePart | SummedPart:
         """Return what a site sends of its part."""
@@ -148,7 +142,7 @@ class Products(Question):
 
     def answer(self, data: AtModel) -> np.ndarray:
         w, nu, V = map(jnp.asarray, (*self.arrays, self.free))
-        return np.asarray(_products(self.terms, self.what, data.mu, w, nu, V, data.data), dtype=float)
+        return np.asarray(_products(self.terms, self.what, jnp.asarray(data.mu), w, nu, V, data.data), dtype=float)
 
 
 @jit_if_large("terms")
@@ -215,6 +209,7 @@ class Site(Protocol):
     masks: SiteMasks
     measured_data: Data
     measurements: MeasuredModels
+    summary: str | None
     folder: Path
 
     def check_run(self, header: Json) -> None: ...
@@ -259,6 +254,30 @@ def products(session: Site, header: Json, payload: bytes) -> Outgoing:
     w, nu, V = packing.from_bytes(payload, (*model, jax.ShapeDtypeStruct((count, terms.dim), float)))
     question = Products(terms, w, nu, str(header["what"]), V, number)
     return Outgoing(answer=question.answer(_at_model(session, header)), form=question.form, exact=True)
+
+
+def errors(session: Site, header: Json, payload: bytes) -> Outgoing:
+    """Answer with what standard errors are made of, where the plan has named them: one question, or two."""
+    session.check_run(header)
+    terms, kind, is_second = session.terms, session.summary, header.get("levered") is True
+    if session.noise is not None or session.policy.limits_privacy:
+        raise Refusal("policy", "it sends no exact figure")
+    if kind is None or header.get("errors") != kind or (is_second and kind not in LEVERED):
+        raise Refusal("policy", "it is asked for standard errors that the plan of this run does not name")
+    try:
+        check_terms(terms, kind)
+    except FoedusError as error:
+        raise Refusal("policy", str(error).removesuffix(".")) from None
+    model = (layout.vector(terms.dim), layout.vector(terms.rows[2]))
+    session.measurements.ask(header, payload[: packing.size_of(model)])
+    half = layout.vector(halves(terms.dim)) if is_second else ()
+    w, nu, half = packing.from_bytes(payload, (*model, half))
+    question = Sandwich(terms, w, nu, kind, square(half, terms.dim) if is_second else None)
+    try:
+        answer = question.answer(_at_model(session, header))
+    except FoedusError as error:
+        raise Refusal("breach", str(error).removesuffix(".")) from None
+    return Outgoing(answer=answer, form=question.form, exact=True)
 
 
 # --- the server ---

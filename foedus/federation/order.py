@@ -1,7 +1,7 @@
 """An order, which is all that a run needs beside the sites' data, and its result; both as bytes that hold no code."""
 
 import dataclasses
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import jax.numpy as jnp
@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 from foedus.base.errors import FoedusError
 from foedus.base.files import Json, pack, unpack
 from foedus.certificate.measure import Certificate
-from foedus.federation import spec
+from foedus.federation import layout, spec
 from foedus.privacy.releasing import sound_noise
 from foedus.problem.pooled import Pooled
 from foedus.problem.problem import Problem
@@ -19,7 +19,8 @@ from foedus.problem.terms import Data, Terms
 from foedus.protocol.algorithm import Algorithm, name_of
 from foedus.protocol.participation import Fraction, Participation, Schedule
 from foedus.runtime.spine import Conclusion
-from foedus.sums.masking import is_verified
+from foedus.sums.masking import is_verified, masking_of
+from foedus.sums.questions import count_of
 
 
 @dataclass(frozen=True)
@@ -42,6 +43,7 @@ class Order:
     verify: bool = True  # whether the sites check masked sums, where they can
     holdout: Json | None = None  # which rows the sites keep out of training, and what they tell about them
     groups: tuple[str, ...] = ()  # the names of the groups that rows are in, where the run prepared them
+    summary: str | None = None  # how standard errors are computed that the sites are asked for at the end
     prepared: bool = False  # whether it follows from a plan and from sums that all sites know
 
     @property
@@ -63,7 +65,7 @@ class Order:
         for i, extra in enumerate(self.extra):
             arrays |= {f"extra.{i}.{k}": np.asarray(v) for k, v in extra.items()}
         note = {k: spec.encode(getattr(self, k)) for k in ("terms", "algorithm", "participation", "sites", "names")}
-        kept = ("run", "seed", "max_rounds", "secure", "verify", "holdout", "groups")
+        kept = ("run", "seed", "max_rounds", "secure", "verify", "holdout", "groups", "summary")
         return pack(arrays, note | {k: getattr(self, k) for k in kept})
 
     @staticmethod
@@ -89,6 +91,7 @@ class Order:
             verify=bool(note.get("verify", True)),
             holdout=note.get("holdout"),
             groups=tuple(note.get("groups", ())),
+            summary=note.get("summary"),
             **fields,
         )
 
@@ -104,6 +107,7 @@ def order_of(
     max_rounds: int,
     participation: Participation,
     secure: bool = False,
+    verify: bool = True,
 ) -> Order:
     """Return the order for a problem whose clients are these sites."""
     if isinstance(problem, Pooled):
@@ -120,7 +124,7 @@ def order_of(
             f"the problem has {problem.terms.clients} clients and the federation {len(sites)} sites; "
             "expected one site a client."
         )
-    return Order(
+    order = Order(
         run=run,
         terms=problem.terms,
         algorithm=over_a_network(algorithm),
@@ -134,7 +138,19 @@ def order_of(
         own=problem.server,
         extra=tuple(_extra(problem, i) for i in range(problem.terms.clients)),
         secure=secure,
+        verify=verify,
     )
+    if order.verified:
+        own = site_arrays(problem, 0) | (order.extra[0] if order.extra else {})
+        _check_size(order, layout.party(layout.schema(own)))
+    return order
+
+
+def _check_size(order: Order, party: Data) -> None:
+    """Raise where every site would get more than it should, before anybody is asked."""
+    messages = layout.messages(order.algorithm, order.terms, None)
+    numbers = max(map(count_of, layout.replies(order.algorithm, order.terms, messages, party)))
+    replace(masking_of(order.algorithm, order.terms), verified=True).check_size(numbers, order.terms.clients)
 
 
 def without(order: Order, site: str, w: np.ndarray) -> Order:
@@ -146,9 +162,9 @@ def without(order: Order, site: str, w: np.ndarray) -> Order:
         )
     here = [i for i, name in enumerate(order.sites) if name != site]
     who = order.participation
-    return dataclasses.replace(
+    return replace(
         order,
-        terms=dataclasses.replace(order.terms, clients=len(here)),
+        terms=replace(order.terms, clients=len(here)),
         w0=np.asarray(w, dtype=float),
         sites=tuple(order.sites[i] for i in here),
         names=tuple(order.names[i] for i in here),
@@ -164,7 +180,7 @@ def over_a_network(algorithm: Algorithm) -> Algorithm:
     noise = sound_noise(algorithm)
     if noise is None or not dataclasses.is_dataclass(algorithm):
         return algorithm
-    return dataclasses.replace(algorithm, noise=dataclasses.replace(noise, sampler="opendp"))
+    return replace(algorithm, noise=replace(noise, sampler="opendp"))
 
 
 def _extra(problem: Problem, i: int) -> dict[str, np.ndarray]:
@@ -212,13 +228,16 @@ class Result:
     left_out: dict[str, str] = field(default_factory=dict)  # clients that the run went on without, and why
     evaluation: Json | None = None  # the figures on the rows that the sites have held out
     decision: Json | None = None  # the threshold, where terms on rates chose one
+    plan: Json | None = None  # what the sites have agreed to, and who has signed it
+    errors: dict[str, np.ndarray] | None = None  # what standard errors are made of, summed over the sites
 
     def to_bytes(self) -> bytes:
         """Return the result as bytes."""
         end = self.conclusion
         arrays = {"w": end.w, "pace": self.pace} | {f"history.{k}": v for k, v in self.history.items()}
         arrays |= {f"multiplier.{k}": v for k, v in end.multipliers.items()}
-        apart = ("conclusion", "pace", "history")
+        arrays |= {f"errors.{k}": v for k, v in (self.errors or {}).items()}
+        apart = ("conclusion", "pace", "history", "errors")
         note = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name not in apart}
         figures = {"objective": end.objective, "converged": end.converged, "finite": end.finite, "reason": end.reason}
         return pack(arrays, note | figures | {"certificate": end.certificate.to_json()})
@@ -237,4 +256,5 @@ class Result:
             reason=note.pop("reason"),
         )
         history = {k[8:]: v for k, v in arrays.items() if k.startswith("history.")}
-        return Result(conclusion, history, pace=arrays["pace"], **note)
+        errors = {k[7:]: v for k, v in arrays.items() if k.startswith("errors.")}
+        return Result(conclusion, history, pace=arrays["pace"], errors=errors or None, **note)

@@ -8,6 +8,7 @@ disk. Whatever comes later is held against it: the server carries a plan, and ma
 
 import hashlib
 import json
+import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from functools import cached_property
@@ -20,15 +21,16 @@ from foedus.base.errors import FoedusError
 from foedus.base.files import Json, pack, unpack, write_whole
 from foedus.base.pytrees import PyTree
 from foedus.data.preprocess import Preprocessing
-from foedus.data.sites import Cohort, Roles
+from foedus.data.sites import Cohort, Roles, Sketch
 from foedus.data.sums import Answers
 from foedus.federation import layout, packing, spec
 from foedus.federation.agreement import statement
 from foedus.federation.holdout import Holdout
 from foedus.federation.order import Order, over_a_network
 from foedus.federation.policy import Refusal
+from foedus.privacy.releasing import sound_noise
 from foedus.protocol.algorithm import Algorithm
-from foedus.sums.identity import COORDINATOR, Signer, is_signed_by
+from foedus.sums.identity import COORDINATOR, Signer, is_signed_by, name_in
 
 PLANS = "plan-{run}.json"  # a site's copy of the plan that it has accepted
 PLAN_MODULE = "foedus.app.experiment.plan"  # states experiments; the class of a `Request`'s plan is defined there
@@ -67,6 +69,16 @@ class RunPlan(Protocol):
         ...
 
     @property
+    def summary(self) -> str | None:
+        """How the standard errors are computed that the sites are asked for at the end; None where they are not."""
+        ...
+
+    @property
+    def formula(self) -> str:
+        """The formula whose columns the model's numbers belong to; empty without one."""
+        ...
+
+    @property
     def secure(self) -> bool:
         """Whether the server sees masked sums alone."""
         ...
@@ -79,6 +91,11 @@ class RunPlan(Protocol):
     @property
     def problem(self) -> Json:
         """The loss and the terms in words, for a person at a site."""
+        ...
+
+    @property
+    def sketch(self) -> Sketch | None:
+        """What each site's columns hold, where the experiment names its features; None where sites tell."""
         ...
 
     def rules(self, cohort: Cohort, answers: Answers, /) -> Preprocessing: ...
@@ -130,6 +147,7 @@ class Request(Generic[PlanT]):
             "secure": plan.secure,
             "verify": plan.verified(count),
             "holdout": plan.holdout.to_json(),
+            "summary": plan.summary,
             "problem": plan.problem,
         }
 
@@ -151,9 +169,10 @@ def joins_of(order: Order) -> dict[str, tuple[Json, PyTree]]:
     own = None if order.own is None else layout.schema(order.own)
     common: Json = {"algorithm": spec.encode(order.algorithm), "terms": spec.encode(order.terms)}
     common |= {"max_rounds": order.max_rounds, "seed": order.seed, "own": own}
+    common |= {} if order.summary is None else {"summary": order.summary}
     common |= {"secure": True, "parties": list(order.sites)} if order.secure else {}
     if order.verified:
-        common |= {"verify": True, "uids": np.asarray(order.uids).tolist(), "names": list(order.names)}
+        common |= {"verify": True, "names": list(order.names)}
     joins: dict[str, tuple[Json, PyTree]] = {}
     for i, site in enumerate(order.sites):
         extra = order.extra[i] if order.extra else {}
@@ -181,6 +200,26 @@ def sign(greetings: Mapping[str, Json], coordinator: Signer) -> Json:
     """Return the coordinator's signatures under a plan, with the certificate that they are checked by."""
     signatures = {site: coordinator.sign(_signed(stated)).hex() for site, stated in greetings.items()}
     return {"certificate": coordinator.certificate.decode(), "signatures": signatures}
+
+
+def record_of(work: "Order | Request[Any]", signatures: Json | None, numbers: int) -> Json:
+    """Return the plan as a run's folder, report and card have it; `numbers` are the most of a site in a round."""
+    greetings = greetings_of(work)
+    if isinstance(work, Request):
+        stated, noise = work.stated, sound_noise(work.plan.algorithm(len(work.sites)))
+        secure, verified, rounds = bool(stated["secure"]), bool(stated["verify"]), int(stated["max_rounds"])
+    else:
+        secure, verified, rounds, noise = work.secure, work.verified, work.max_rounds, sound_noise(work.algorithm)
+    sums = ("masked and checked" if verified else "masked") if secure else "plain"
+    return {
+        "digest": plan_digest(greetings),
+        "signed_by": None if signatures is None else name_in(signatures["certificate"]),
+        "sites": list(work.sites),
+        "sums": sums if noise is None else f"{sums}, with noise",
+        "max_rounds": rounds,
+        "numbers": numbers,
+        "stated": greetings,
+    }
 
 
 def of_site(signatures: Json | None, site: str) -> Json:
@@ -215,12 +254,33 @@ class AcceptedPlans:
         path = self.folder / PLANS.format(run=run)
         return json.loads(json.loads(path.read_text())["statement"]) if path.exists() else None
 
-    def accept(self, greeting: Json, data: str, *, is_fixed: bool) -> None:
+    def note(self, run: object, limits: Json) -> None:
+        """Keep how much an accepted plan tells of the rows, once that is known to the number."""
+        path = self.folder / PLANS.format(run=run)
+        record = json.loads(path.read_text())
+        if record["limits"] != limits:
+            write_whole(path, json.dumps(record | {"limits": limits}, indent=1).encode(), private=True)
+
+    def all(self) -> list[Json]:
+        """Return what the site keeps of each plan that it has accepted, newest first, with the name of its run."""
+        before, after = PLANS.split("{run}")
+        records = []
+        for path in self.folder.glob(PLANS.format(run="*")):
+            try:
+                records.append(
+                    {"run": path.name.removeprefix(before).removesuffix(after), **json.loads(path.read_text())}
+                )
+            except ValueError:
+                raise FoedusError(f"the plan {path} is damaged; restore it, or delete it if its run is over.") from None
+        return sorted(records, key=lambda record: record["time"], reverse=True)
+
+    def accept(self, greeting: Json, data: str, limits: Json | None, *, is_fixed: bool) -> None:
         """Keep a plan before anything about the data leaves; refuse another one under the same name, or other data.
 
         Args:
             greeting: what states the plan.
             data: a digest of the data.
+            limits: how much the run tells of the rows; None of one whose answers have noise.
             is_fixed: whether the run may have no other plan; one that goes on without a wrong site has a new one.
         """
         path, text = self.folder / PLANS.format(run=greeting["run"]), statement(greeting)
@@ -231,5 +291,6 @@ class AcceptedPlans:
         if before is not None and before["data"] != data:
             raise FoedusError("its data are others than those for which it has accepted the plan of this run")
         if before is None or before["plan"] != digest:
-            record = {"plan": digest, "data": data, "signed": greeting.get("signed"), "statement": text}
-            write_whole(path, json.dumps(record, indent=1).encode(), private=True)
+            now = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime())
+            record = {"time": now, "plan": digest, "data": data, "limits": limits, "signed": greeting.get("signed")}
+            write_whole(path, json.dumps(record | {"statement": text}, indent=1).encode(), private=True)

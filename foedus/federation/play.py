@@ -14,7 +14,7 @@ from foedus.federation.exchange import AskSites, Exchange, LeftOut
 from foedus.federation.flare.post import Post
 from foedus.federation.monitor import RunMonitor
 from foedus.federation.order import Order, Patience, Result, without
-from foedus.federation.plan import Request
+from foedus.federation.plan import Request, record_of
 from foedus.federation.preparation import prepare
 from foedus.federation.receipts import Receipts
 from foedus.federation.server import ServerSession
@@ -120,4 +120,5 @@ def play(
             order = departures.apply(order)
     departures.complete(result)
     result.rules = None if rules is None else rules.to_json()
+    result.plan = record_of(work, signatures, session.numbers)
     return result

@@ -1,8 +1,8 @@
 """Preparation: before the first round, sites whose tables nobody else sees agree on columns, scales and words.
 
-Four messages to every site. `columns`: what the columns are for; a site tells which it has. `sums` and `squares`: the
-two rounds of `foedus.data.preprocess`, with noise that the site itself adds where the plan asks for it, and as masked
-sums in a run that has agreed on them. `prepare`: the rules that came of it, with which the site turns its table into
+Messages to every site. `columns`: what the columns are for; a site tells which it has. `sums`: what
+`foedus.data.preprocess` needs, and `squares` after it where the plan asks for noise, which the site itself adds, or for
+masked sums. `prepare`: the rules that came of it, with which the site turns its table into
 the arrays that the rounds work on.
 
 A refusal tells something, and nobody charges for it. So a site refuses for what its rows hold at the first message
@@ -41,6 +41,7 @@ from foedus.federation.site_ledger import Release
 from foedus.privacy.sampling import release as exact_release
 from foedus.statistics import rates
 from foedus.sums.questions import Coding, Form, Here, Question, Sites, checked_total
+from foedus.sums.word_sets import LONGEST
 
 MOST_WORDS = 10**4  # different words of a column that a masked sum may be made for
 MOST_ROWS = 10**12  # that a site may say it has
@@ -70,7 +71,9 @@ class Apart:
 
 
 def _sums(record: Json) -> Sums:
-    parts: Json = {k: {n: float(v) for n, v in record[k].items()} for k in ("count", "total", "least", "most")}
+    parts: Json = {
+        k: {n: float(v) for n, v in record[k].items()} for k in ("count", "total", "least", "most", "spread")
+    }
     return Sums(**parts, words={n: tuple(map(str, words)) for n, words in record["words"].items()})
 
 
@@ -99,6 +102,24 @@ class Ahead(Exception):
     def __init__(self, question: Question):
         super().__init__()
         self.question = question
+
+
+class Alone(Here):
+    """One site, as it would be by itself: `words` are those that it tells of a column."""
+
+    def __init__(self, data: Mapping[str, object], words: Callable[[str], tuple[str, ...]]):
+        super().__init__(data)
+        self.words = words
+
+    def _answers(self, question: Question) -> dict[str, PyTree]:
+        if not isinstance(question, ColumnFigures):
+            return super()._answers(question)
+        words = {name: self.words(name) for name in question.request.words}
+        return {
+            name: question.in_cells(dataclasses.replace(own.first(question.request), words=words))
+            for name, own in self.data.items()
+            if isinstance(own, Replies)
+        }
 
 
 class KnownSums:
@@ -182,7 +203,8 @@ class TableSession:
             )
         try:
             table = _bounded(self.source.table(self.roles), self.note)
-            for name in (self.roles.label, self.roles.group, *(self.roles.features or ()), *self.roles.categorical):
+            named = (self.roles.label, self.roles.group, self.roles.cluster)
+            for name in (*named, *(self.roles.features or ()), *self.roles.categorical):
                 if name is not None and name not in table.columns:
                     raise Refusal("data", f"it has no column {name!r}, which the experiment names")
             for name in valued_columns(self.roles):
@@ -195,7 +217,7 @@ class TableSession:
         self.split = self._split(table) if self.holdout else None
         self.table = table if self.split is None else self.split.training
         if self.table.rows < max(self.policy.min_rows, self.policy.min_subset):
-            raise Refusal("policy", "it has fewer rows than its policy asks for")
+            raise unfit("there are fewer rows than the policy asks for", self.note)
         # where only sums may be seen, the values of label and group are told in one, and not here
         silence = {"labels": (), "groups": ()} if self.is_secure else {}
         return {"sketch": dataclasses.replace(self.sketch, **silence).to_json()}
@@ -221,9 +243,21 @@ class TableSession:
             raise Refusal("policy", str(error).removesuffix(".")) from None
 
     def rules_alone(self) -> Preprocessing:
-        """Return the rules as they would be with this site alone: with others there may be more words."""
-        alone = in_sums(self.request, Here({self.site: self._replies(None)}))
+        """Return the rules as they would be with this site alone: with others there may be more words.
+
+        What is asked on the way is what the site will be asked, so a word that it may not tell keeps it out here.
+        """
+        alone = in_sums(self.request, Alone({self.site: self._replies(None)}, self._words_told))
         return settle(self.request, {self.site: self.sketch}, alone)
+
+    def _words_told(self, name: str) -> tuple[str, ...]:
+        """Return the words of a column that the site will tell; it stays out where they are too many, or too long."""
+        words = self._common_words(name)
+        if len(words) > self.policy.max_words:
+            raise unfit(f"the column {name!r} has more words than the policy (max_words) lets it tell", self.note)
+        if self.is_secure and any(len(word.encode()) > LONGEST for word in words):
+            raise unfit(f"a word of {name!r} takes more than the {LONGEST} bytes of masked sums", self.note)
+        return words
 
     def _check_next(self, kind: str, header: Json) -> None:
         """Refuse, in a checked run, a question that is not the next one."""
@@ -260,7 +294,7 @@ class TableSession:
         threshold = math.floor(shares.threshold * (table.rows - held_out) + 0.5)
         sizes = [size for size, share in ((held_out, shares.evaluate), (threshold, shares.threshold)) if share]
         if min(sizes) < max(1, least):
-            raise Refusal("policy", f"a part of its rows would be fewer than the {least} that its policy asks for")
+            raise unfit(f"a part of the rows would be fewer than the {least} that the policy asks for", self.note)
         one = split(table, self.roles, self.site, shares)
         if any(0 < part.rows < least for part in (one.training, one.held_out, one.threshold)):
             one = split(table, self.roles, self.site, dataclasses.replace(shares, by_class=False))
@@ -289,11 +323,12 @@ class TableSession:
         """Answer with sums, counts, ranges and words of columns, as far as the policy allows each; under a mask."""
         self._check_next("sums", header)
         columns = {str(k): tuple(map(str, v)) for k, v in header["columns"].items()}
-        ask = FiguresRequest(columns["sums"], columns["ranges"], columns["words"])
+        ask = FiguresRequest(columns["sums"], columns["ranges"], columns["words"], columns.get("spread", ()))
         numeric = {f for f, holds in zip(self.sketch.features, self.sketch.holds, strict=True) if holds != "words"}
         word_columns = {*self.sketch.features, self.roles.group}
         word_columns |= {self.roles.label} if self.roles.classification else set()
-        if not {*ask.sums, *ask.ranges} <= numeric or not {*ask.words} <= word_columns:
+        sums_fit = {*ask.spread} <= {*ask.sums} and {*ask.sums, *ask.ranges} <= numeric
+        if not sums_fit or not {*ask.words} <= word_columns:
             raise Refusal("unknown", "it is asked for sums of columns that are no features")
         if ask.ranges and not self.policy.ranges:
             raise Refusal(
@@ -395,18 +430,27 @@ class TableSession:
         if not isinstance(rules, Preprocessing) or (self.is_verified and "rules" in header):
             raise Refusal("breach", "in a checked run the rules follow from the sums, and not from a message")
         self._check_rules(rules)
+        if rules.formula != self.request.plan.formula:
+            raise Refusal("policy", "the rules have another formula than the plan")
         self.rules = rules
+        if self.split is not None:
+            held_out, threshold = (self._numbers(rules, part) for part in (self.split.held_out, self.split.threshold))
+            self.evaluation = SiteEvaluation(
+                held_out, threshold, self.holdout, self.rows["held-out"], self.policy, len(rules.groups)
+            )
+        return self.arrays(rules)
+
+    def arrays(self, rules: Preprocessing) -> dict[str, np.ndarray]:
+        """Return the arrays of the rows that train, by these rules."""
+        table = self.table if self.is_private else self._known()
+        clusters = cohort_of(rules, self.roles).cluster(table)
+        named = dict(zip(("x", "y", "group"), self._numbers(rules, table), strict=False))
+        return named | ({} if clusters is None else {"cluster": clusters})
+
+    def _numbers(self, rules: Preprocessing, table: Table) -> Sequence[np.ndarray]:
         # rows that the agreed rule leaves out are gone; the message's own rule could only refuse for what is in a row
         own = dataclasses.replace(self._without_rare(rules), missing="mean")
-        cohort = cohort_of(rules, self.roles)
-        arrays = arrays_of(cohort, own, self.table)
-        if self.split is not None:
-            held_out, threshold = self.split.held_out, self.split.threshold
-            parts = arrays_of(cohort, own, held_out), arrays_of(cohort, own, threshold)
-            self.evaluation = SiteEvaluation(
-                parts[0], parts[1], self.holdout, self.rows["held-out"], self.policy, len(rules.groups)
-            )
-        return dict(zip(("x", "y", "group"), arrays, strict=False))
+        return arrays_of(cohort_of(rules, self.roles), own, table)
 
     def kept_rows(self) -> Json:
         """Return how many rows are kept out for each term on a rate; nothing where only sums may be seen."""

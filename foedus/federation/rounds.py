@@ -54,10 +54,12 @@ def first_play(algorithm: Algorithm, terms: Terms, w0: Array, own: Data | None) 
 
 @jit_if_many("algorithm", "terms", "phase")
 def broadcast(
-    algorithm: Algorithm, terms: Terms, phase: int, server: PyTree, key: Array, round: Array, uids: Array
+    algorithm: Algorithm, terms: Terms, phase: int, server: PyTree, key: Array | None, round: Array, uids: Array
 ) -> PyTree:
-    """Return the message of this round."""
-    return algorithm.kinds[phase].broadcast(terms, server, client_uniforms(round_key(key, SERVER, round), uids))
+    """Return the message of this round; without a key nobody draws, and what would depend on a draw is NaN."""
+    no_draws = jnp.full(terms.clients, jnp.nan)
+    draws = no_draws if key is None else client_uniforms(round_key(key, SERVER, round), uids)
+    return algorithm.kinds[phase].broadcast(terms, server, draws)
 
 
 @jit_if_many("algorithm", "terms", "phase")
@@ -114,7 +116,7 @@ class Rounds:
         self.order, self.exchange, self.messages, self.statements = order, exchange, messages, statements
         self.plans = [packing.ReplyPlan(reply) for reply in replies]
         self.release_counts, self.post, self.should_stop = releases, post, should_stop
-        self.key, self.uids = random_key(order.seed), jnp.asarray(order.uids)
+        self.key, self.uids, self.is_verified = random_key(order.seed), jnp.asarray(order.uids), order.verified
         self.broadcast, self.aggregate = broadcast(order.few), aggregate(order.few)
         self.index = {site: i for i, site in enumerate(order.sites)}
         self.misses = dict.fromkeys(order.sites, 0)
@@ -163,7 +165,8 @@ class Rounds:
     def message(self, carry: Carry) -> tuple[int, int, PyTree]:
         """Return the number and the kind of the next round, and its message."""
         order, phase = self.order, int(self.order.algorithm.phase(carry.server))
-        message = self.broadcast(order.algorithm, order.terms, phase, carry.server, self.key, carry.round, self.uids)
+        key = None if self.is_verified else self.key
+        message = self.broadcast(order.algorithm, order.terms, phase, carry.server, key, carry.round, self.uids)
         return int(carry.round), phase, jax.tree.map(np.asarray, message)
 
     def draws(self, round: Array) -> tuple[np.ndarray, np.ndarray]:

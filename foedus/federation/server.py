@@ -37,7 +37,7 @@ from foedus.protocol.algorithm import name_of
 from foedus.runtime import clock, spine
 from foedus.runtime.checkpoint import Checkpoint, fingerprint
 from foedus.runtime.spine import Recorder
-from foedus.statistics import rates
+from foedus.statistics import rates, sandwich
 from foedus.statistics.evaluate import Evaluation, evaluation_of
 from foedus.statistics.rates import Decision
 from foedus.sums.masking import masking_of
@@ -163,6 +163,9 @@ class ServerSession:
         self.holdout = Holdout.from_json(order.holdout)
         masking = replace(masking_of(algorithm, terms), verified=order.verified) if order.secure else None
         forms = layout.forms(self.replies, masking)
+        self.numbers = max(count_of(form.shape) for form in forms)
+        if masking is not None and order.verified:
+            masking.check_size(self.numbers, terms.clients)
         sizes = [
             (packing.size_of(down), packing.size_of(up)) for down, up in zip(self.messages, self.replies, strict=True)
         ]
@@ -308,7 +311,9 @@ class ServerSession:
         end = spine.conclude(algorithm, terms, order.names, carry, parts_or_names, self.party, order.own, multipliers)
         end = measuring.with_gap(self, end, parts_or_names, multipliers, nu)
         interrupted = self.monitor.stop and not bool(carry.done) and recorder.rounds < order.max_rounds
-        evaluation, decision, w = None, None, np.asarray(carry.w)
+        evaluation, decision, errors, w = None, None, None, np.asarray(carry.w)
+        if order.summary is not None and bool(carry.finite) and not interrupted:
+            errors = self._errors(w, nu, order.summary)
         if self.holdout and bool(carry.finite) and not interrupted:
             decision = self._decision(w) if self.holdout.rates else None
             evaluation = self._evaluation(w, decision) if self.holdout.evaluates else None
@@ -322,6 +327,7 @@ class ServerSession:
             interrupted=interrupted,
             pace=np.array(self.pace),
             refused=self.exchange.refusals,
+            errors=errors,
             evaluation=None if evaluation is None else evaluation.to_json(),
             decision=None if decision is None else decision.to_json(),
         )
@@ -338,6 +344,16 @@ class ServerSession:
             raise
         except FoedusError as error:
             raise Paused(f"no threshold is chosen: {error}") from None
+
+    def _errors(self, w: np.ndarray, nu: np.ndarray, errors: str) -> dict[str, np.ndarray] | None:
+        """Return what standard errors are made of; None, and a line in the log, where there are none."""
+        try:
+            return sandwich.ask(self.sites, self.order.terms, w, nu, errors)
+        except Missing:
+            raise
+        except FoedusError as error:
+            self.note(f"there are no standard errors: {error}")
+            return None
 
     def _evaluation(self, w: np.ndarray, decision: Decision | None) -> Evaluation | None:
         """Return the figures on held-out rows; None, and a line in the log, where there are none."""

@@ -31,6 +31,7 @@ from foedus.federation.agreement import (
     OF_ONE_SITE,
     VARYING,
     check_extra,
+    check_numbers,
     check_subsets,
     check_terms,
     checked_data,
@@ -42,15 +43,15 @@ from foedus.federation.agreement import (
 from foedus.federation.approval import Approvals, Statement, strength
 from foedus.federation.gate import Gate, Outgoing, unfit
 from foedus.federation.holdout import Holdout, drawn
-from foedus.federation.limits import Answers, answers_of, check_leverage
+from foedus.federation.limits import Answers, answers_of
 from foedus.federation.masked_rounds import PREPARATION
 from foedus.federation.names import STARTED
 from foedus.federation.packing import RUN, check_moderate, one_line, whole
 from foedus.federation.plan import AcceptedPlans, Request, arrays_in_bytes, is_signed, joins_of
-from foedus.federation.policy import Refusal, SiteFile
+from foedus.federation.policy import Policy, Refusal, SiteFile
 from foedus.federation.preparation import TableSession, cohort_of
 from foedus.federation.replay import OF_THE_MODEL, Replay
-from foedus.federation.secure_site import SiteMasks, plan_of
+from foedus.federation.secure_site import FirstSums, SiteMasks, plan_of
 from foedus.federation.site_evaluation import NOT_AGREED, SiteEvaluation
 from foedus.federation.site_ledger import Release, SiteLedger
 from foedus.numerics.interpreter.dispatch import jit_if_many
@@ -151,7 +152,9 @@ class SiteSession:
         self.run: str | None = None
         self.noise: Sound | None = None
         self.arrays: dict[str, np.ndarray] | None = None
+        self.data_alone = Data({})  # the same, checked
         self.replay: Replay | None = None
+        self.first_sums: FirstSums | None = None
         self.masks = SiteMasks(identity, site.policy, self.folder, self.check_run, self.gate)
 
     @float64()
@@ -196,6 +199,7 @@ class SiteSession:
             "total": self._total,
             measuring.MEASURE: partial(measuring.measure, self),
             measuring.PRODUCTS: partial(measuring.products, self),
+            measuring.Sandwich.kind: partial(measuring.errors, self),
             "evaluate": self._evaluate,
             "rate": self._rate,
             "end": self._end,
@@ -224,6 +228,8 @@ class SiteSession:
         algorithm = self._decode(header["algorithm"])
         if not isinstance(algorithm, Algorithm):
             raise Refusal("unknown", "the experiment names no algorithm")
+        if sound_noise(algorithm) is None:  # what noise rests on has narrower ranges of its own
+            check_numbers(header)
         rounds = whole(header["max_rounds"], 1, MOST_ROUNDS, "max_rounds")
         if no := self.policy.refuse(algorithm, sites):
             raise Refusal("policy", no)
@@ -241,6 +247,7 @@ class SiteSession:
         """Answer the plan of a run that begins with tables: what the site agrees to here is all that it will answer."""
         self._check_signed(header)
         self.gate.check_receipt(header)
+        check_numbers(header)
         try:
             request = Request.from_json(header, self.policy.modules)
             stated = request.stated
@@ -267,8 +274,26 @@ class SiteSession:
         self.arrays, self.run, self.agreement = None, None, None
         self.greeting, self.letter, self.agreed_join = stated, statement(header), None
         sketch = self.tables.columns()
-        self._accept(header, algorithm, stated["secure"])
+        answers = None if is_private else self._ahead(tables)
+        self._accept(header, algorithm, answers, stated["secure"])
         return Outgoing({"versions": _versions()} | sketch)
+
+    def _ahead(self, tables: TableSession) -> Answers | None:
+        """Check the data against the plan before anything leaves, by what follows from it with this site alone.
+
+        Returns how much the run tells; None where the site's own rows do not say what follows, as where it has one
+        label of two, and then the checks are made with everybody's sums.
+        """
+        request = tables.request
+        try:
+            rules = tables.rules_alone()
+            order = request.plan.order(cohort_of(rules, tables.roles), rules, request.run, request.sites)
+            arrays = tables.arrays(rules)
+        except FoedusError:
+            return None
+        stated, _ = joins_of(order)[self.name]
+        algorithm = fitting(order.algorithm, order.terms).algorithm
+        return self._check_data(stated, algorithm, order.terms, arrays)[1]
 
     def _foreseen(self, tables: TableSession, is_private: bool) -> list[str]:
         """Return what is known of the numbers that will leave before any other site has answered."""
@@ -276,16 +301,10 @@ class SiteSession:
             return []
         try:
             tables.columns()
-            tables.rules = tables.rules_alone()
-            stated, _ = self._order_of(tables)
-            algorithm, terms = self._decode(stated["algorithm"]), self._terms(stated)
-            assert isinstance(algorithm, Algorithm)
-            shapes: layout.Shapes = {"x": [None, len(tables.rules.names)], "y": [None]}
-            shapes |= {"group": [None]} if tables.roles.group else {}
-            one = _answers_of(stated, fitting(algorithm, terms).algorithm, terms, shapes, tables.table.rows)
+            answers = self._ahead(tables)
         except (Refusal, FoedusError):  # said when the plan is answered
             return []
-        return [f"By the columns of this site alone. {one.sentence}"]
+        return [] if answers is None else [f"By the columns of this site alone. {answers.sentence}"]
 
     def _cohort(self, header: Json, payload: bytes) -> Outgoing:
         tables = self._tables(header)
@@ -293,12 +312,12 @@ class SiteSession:
         self.masks.begin_preparation(self.greeting, self.letter, header["sketches"])
         return Outgoing()
 
-    def _accept(self, header: Json, algorithm: Algorithm, secure: bool) -> None:
+    def _accept(self, header: Json, algorithm: Algorithm, answers: Answers | None, secure: bool) -> None:
         """Keep the plan of a run on the disk; noise covers what other data at the same plan would tell."""
         is_exact = sound_noise(algorithm) is None and self.site.data is not None
         data = self.site.data.digest() if is_exact and self.site.data is not None else ""
         try:
-            self.plans.accept(header, data, is_fixed=secure)
+            self.plans.accept(header, data, None if answers is None else answers.to_json(), is_fixed=secure)
         except FoedusError as error:
             raise unfit(str(error), self.note) from None
 
@@ -406,27 +425,44 @@ class SiteSession:
             self.tables, self.arrays, self.agreed_join = None, None, None
 
             def more() -> list[str]:
-                data = self._read()
-                rows = max(len(value) for value in data.values())
-                return [_answers_of(stated, algorithm, terms, layout.schema(data), rows).sentence]
+                if sound_noise(algorithm) is not None:
+                    return []
+                return [_answers_of(stated, algorithm, terms, self._read(), self.policy).sentence]
 
             what = Statement.of_terms(header, algorithm, terms)
             self.approvals.require(self.policy, what, self.gate.ledger, more)
         self._fix_noise(stated, algorithm, self.greeting if is_prepared else {})
-        data = self._read()
-        rows = len(next(iter(data.values()))) if "x" not in data else len(data["x"])
-        if rows < max(self.policy.min_rows, self.policy.min_subset):
-            raise Refusal("policy", "it has fewer rows than its policy asks for")
-        if sound_noise(algorithm) is None:
-            answers = _answers_of(stated, algorithm, terms, layout.schema(data), rows)
-            self.note(answers.sentence)
-            answers.check(self.policy)
-            if not check_leverage(data, self.policy):
-                raise unfit("a row has more leverage than its policy (max_leverage) allows", self.note)
+        arrays = self._read()
+        self.data_alone, answers = self._check_data(stated, algorithm, terms, arrays)
         if not is_prepared:
-            self._accept(header, algorithm, stated.get("secure") is True)
+            self._accept(header, algorithm, answers, stated.get("secure") is True)
+        elif answers is not None:
+            self.plans.note(header["run"], answers.to_json())
         self.agreement, self.run = (header["run"], statement(stated)), None
-        return Outgoing({"versions": _versions(), "schema": layout.schema(data)})
+        return Outgoing({"versions": _versions(), "schema": layout.schema(arrays)})
+
+    def _check_data(
+        self, stated: Json, algorithm: Algorithm, terms: Terms, arrays: dict[str, np.ndarray]
+    ) -> tuple[Data, Answers | None]:
+        """Return the data, checked, and how much a run without noise tells of them.
+
+        All that a site refuses because of its data is here and in `TableSession.columns`, before it accepts a plan.
+        """
+        rows = len(next(iter(arrays.values()))) if "x" not in arrays else len(arrays["x"])
+        if rows < max(self.policy.min_rows, self.policy.min_subset):
+            raise unfit("there are fewer rows than the policy asks for", self.note)
+        try:
+            data = checked_data(str(stated.get("client", self.name)), terms, algorithm, arrays)
+        except FoedusError as error:
+            raise unfit(str(error), self.note) from None
+        if sound_noise(algorithm) is not None:
+            return data, None
+        check_subsets(terms, data, self.policy.min_subset, self.note)
+        answers = _answers_of(stated, algorithm, terms, arrays, self.policy)
+        self.note(answers.sentence)
+        if (why := answers.why_not(self.policy)) is not None:
+            raise unfit(why, self.note)
+        return data, answers
 
     def _terms(self, header: Json) -> Terms:
         return check_terms(self._decode(header["terms"]))
@@ -454,22 +490,17 @@ class SiteSession:
         w0, extra = packing.from_bytes(payload, (layout.vector(terms.dim), layout.of_shapes(header["extra"])))
         self.noise = sound_noise(algorithm)
         check_moderate((w0, extra), self.noise is not None)
-        self.w0 = jnp.asarray(w0)
-        try:
-            data = checked_data(str(header.get("client", self.name)), terms, algorithm, arrays, w0)
-        except FoedusError as error:
-            raise unfit(str(error), self.note) from None
-        if self.noise is None:
-            check_subsets(terms, data, self.policy.min_subset, self.note)
+        self.w0, data = jnp.asarray(w0), self.data_alone
         own_factor = factor_of(terms, data, extra)
         full_data = Data({**data, **{k: jnp.asarray(v) for k, v in (extra | own_factor).items()}})
         self.replay = self._replay(header, algorithm, terms, fit.few_rounds)
         self.run, self.algorithm, self.terms, self.local = header["run"], algorithm, terms, _local(fit.few_rounds)
         measured = self.folder / f"measured-{header['run']}.json"
         self.measurements = measuring.MeasuredModels(measured, _most_measured(header))
+        self.summary = header.get("summary")
         self.rounds = whole(header["max_rounds"], 1, MOST_ROUNDS, "max_rounds")
         self.uid, self.key = jnp.asarray(np.array(header["uid"], np.uint32)), self._own_key(header["run"])
-        own = None if header["own"] is None else Data(layout.of_shapes(header["own"]))
+        own = _own_shapes(header)
         self.messages = layout.messages(algorithm, terms, own)
         self.masks.begin(header, algorithm, terms, self._plan(header, w0), layout.common(algorithm, terms, own))
         self.measured_data = full_data
@@ -499,26 +530,42 @@ class SiteSession:
         """Return the server's part of a checked run, as the site plays it; None in another run."""
         if header.get("verify") is not True:
             return None
-        uids, index = np.array(header["uids"], np.uint32), whole(header["index"], 0, terms.clients - 1, "index")
-        mine = uids.shape == (terms.clients, 2) and np.array_equal(uids[index], np.array(header["uid"], np.uint32))
-        if header.get("secure") is not True or header["own"] is not None or not mine:
+        index, parties = whole(header["index"], 0, terms.clients - 1, "index"), header.get("parties") or ()
+        if header.get("secure") is not True or header["own"] is not None or self.name not in parties[index : index + 1]:
             raise Refusal("unknown", "a checked run is one of masked sums that states all of its sites")
-        return Replay(algorithm, terms, np.asarray(self.w0), int(header["seed"]), uids, index, few)
+        return Replay(algorithm, terms, np.asarray(self.w0), index, few)
 
     # --- the rounds ---
 
     def _total(self, header: Json, payload: bytes) -> Outgoing:
         """Add a sum up from what all sites have signed; that of a round is what the next one follows from."""
         number, words = self.masks.total(header, payload)
+        sums = self._first_sums(str(header["run"]))
         if header.get("stage") == PREPARATION:
+            sums.add(f"{PREPARATION} {number}", words)
             self._tables(header).add_total(number, words)
+            self._know_totals()
             return Outgoing()
         self.check_run(header)
         if self.replay is None:
             raise Refusal("unknown", "it checks no sums in this run")
         if number == self.replay.round and number < self.rounds:
+            sums.add(f"round {number}", words)
             self.replay.advance(self.forms, words)
+            self.masks.histories[""] = self.replay.trace
         return Outgoing()
+
+    def _first_sums(self, run: str) -> FirstSums:
+        """Return the sums from which a run has gone on here."""
+        path = self.folder / f"totals-{run}.txt"
+        if self.first_sums is None or self.first_sums.path != path:
+            self.first_sums = FirstSums(path)
+        return self.first_sums
+
+    def _know_totals(self) -> None:
+        """Bind the next sums of the preparation to those so far: all sites have been shown the same, or none opens."""
+        totals = [] if self.tables is None else self.tables.totals
+        self.masks.histories[PREPARATION] = plan_of([words.tobytes().hex() for words in totals]) if totals else b""
 
     def _round(self, header: Json, payload: bytes) -> Outgoing:
         self.check_run(header)
@@ -564,10 +611,11 @@ class SiteSession:
         content = Checkpoint(self._file(number), self.mark).load(self._kept(like))
         if content is None:
             raise Refusal("lost", f"it has no state of round {number}")
-        client, play = content[0]
+        client, kept = content[0]
         self.states = {number: client}
         if self.replay is not None:
-            self.replay.play = play
+            self.replay.restore(kept)
+            self.masks.histories[""] = self.replay.trace
 
     def _keep(self, header: Json, payload: bytes) -> Outgoing:
         """Save the state after a round, and delete those that nobody will ask for."""
@@ -587,7 +635,7 @@ class SiteSession:
 
     def _kept(self, state: PyTree) -> PyTree:
         """What is kept with a state of the site: in a checked run that of the server's part too."""
-        return state, () if self.replay is None else self.replay.play
+        return state, () if self.replay is None else self.replay.kept
 
     # --- after the rounds ---
 
@@ -646,6 +694,7 @@ class SiteSession:
             self._answers(header)(header, self._content(header, payload))
         if self.tables is not None:
             self.tables.totals = totals
+            self._know_totals()
         if self.run is not None and (newest := note["newest"]) is not None:
             self._load_state(int(newest), self.states[STARTED])
         masks = {name.removeprefix("masks."): array.tobytes() for name, array in arrays.items() if "masks." in name}
@@ -682,11 +731,19 @@ def _number_of(path: Path) -> int:
     return int(path.stem.removeprefix("state-"))
 
 
-def _answers_of(stated: Json, algorithm: Algorithm, terms: Terms, shapes: layout.Shapes, rows: int) -> Answers:
+def _answers_of(
+    stated: Json, algorithm: Algorithm, terms: Terms, arrays: dict[str, np.ndarray], policy: Policy
+) -> Answers:
     """Return what leaves in a run without noise, as its greeting states it."""
-    all_shapes = shapes | {name: list(shape) for name, shape in stated["extra"].items()}
+    extra: layout.Shapes = {name: list(shape) for name, shape in stated["extra"].items()}
     masking = masking_of(algorithm, terms) if stated.get("secure") is True else None
-    return answers_of(algorithm, terms, all_shapes, masking, stated["max_rounds"], rows, _most_measured(stated))
+    own, rounds, measured = _own_shapes(stated), stated["max_rounds"], _most_measured(stated)
+    return answers_of(algorithm, terms, arrays, extra, own, masking, rounds, measured, policy, stated.get("summary"))
+
+
+def _own_shapes(stated: Json) -> Data | None:
+    """The shapes of the server's own arrays, as a greeting states them."""
+    return None if stated.get("own") is None else Data(layout.of_shapes(stated["own"]))
 
 
 def _most_measured(stated: Json) -> int:

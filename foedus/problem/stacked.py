@@ -289,7 +289,7 @@ def _check_finite(stacked: Stacked) -> None:
         )
 
 
-def check_rows(stacked: Stacked) -> None:
+def check_rows(stacked: Stacked, targets: int = 1) -> None:
     """Raise where the clients' arrays are not those of a linear model: a row of X and a number y for each example."""
     for key in ("x", "y"):
         if key not in stacked.arrays:
@@ -303,7 +303,13 @@ def check_rows(stacked: Stacked) -> None:
         raise FoedusError(f"client {name!r}: X has no columns. Got shape {x} instead.")
     for key in ("y", "group"):
         shape = np.shape(stacked.arrays[key])[1:] if key in stacked.arrays else x[:1]
-        if shape != x[:1]:
+        if key == "y" and targets > 1:
+            if shape != (x[0], targets):
+                raise FoedusError(
+                    f"client {name!r}: y must have {targets} columns, as this loss has an offset or a weight for each "
+                    f"row. Got shape {shape} instead."
+                )
+        elif shape != x[:1]:
             raise FoedusError(
                 f"client {name!r}: {key} must have one entry per row of X ({x[0]}). Got shape {shape} instead."
             )
@@ -316,7 +322,7 @@ def check_labels(stacked: Stacked, loss: Loss) -> None:
     if not wrong:
         return
     what = "label" if loss.kind == "classification" else "value"
-    client, row = np.argwhere(y == wrong[0])[0]
+    client, row, *_ = np.argwhere(y == wrong[0])[0]
     raise FoedusError(
         f"client {stacked.name(int(client))!r}: y has the {what} {wrong[0]:g} at row {row}; "
         f"{loss.name} expects {loss.expects} at every client."

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from foedus.statistics.rates import Decision
 
 SCHEMA = 1  # of the files that `Run.save` writes
-RULES = "preprocessing.json"
+RULES, PLAN = "preprocessing.json", "plan.json"
 
 
 @dataclass
@@ -60,8 +60,9 @@ class Run:
         worst_case: of a robust algorithm, the worst-case loss and the weights and moves that reach it.
         decision: where a term caps a miss rate or false alarms, the threshold on the score and what it rests on.
         evaluations: figures on rows that took no part in training, by the name of the rows.
-        coefficients: the model in units of the data with standard errors, where `foedus run` computed them.
+        coefficients: the model in units of the data with standard errors, of a run of an experiment file.
         classes: the labels of the negative and of the positive class, as in the arrays; empty for a regression.
+        plan: what real sites have agreed to: its digest, who has signed it, how answers are added up, and its limits.
         rules: how raw rows become numbers, where `foedus run` or `fd.data.prepare` prepared the data.
 
     Example:
@@ -96,6 +97,7 @@ class Run:
     coefficients: "CoefficientTable | None" = None
     classes: tuple[float, ...] = ()
     rules: "Preprocessing | None" = None
+    plan: Json | None = None
 
     @property
     def evaluation(self) -> "Evaluation | None":
@@ -145,6 +147,8 @@ class Run:
             lines.append(str(self.certificate.private))
         if self.ledger is not None:
             lines.append(self.ledger.summary(measured=not silent))
+        if self.coefficients is not None and "summary" in self.settings:
+            lines.append(str(self.coefficients))
         lines += [str(evaluation) for evaluation in self.evaluations.values()]
         return "\n".join(lines)
 
@@ -153,17 +157,30 @@ class Run:
     def _repr_html_(self) -> str:
         return html_of(str(self))
 
-    def summary(self, problem: "Problem | None" = None, names: Sequence[str] | None = None) -> "CoefficientTable":
-        """Return the coefficients with standard errors from the Hessian at the answer; print the table to read it.
+    def summary(
+        self,
+        problem: "Problem | None" = None,
+        names: Sequence[str] | None = None,
+        *,
+        errors: str = "hessian",
+        clusters: "Mapping[str, Sequence[object]] | None" = None,
+    ) -> "CoefficientTable":
+        """Return the coefficients with standard errors, tests and figures of the fit; print the table to read it.
+
+        It is one question more to each client, of which the sum over clients is taken; two with HC2 and HC3.
 
         Args:
-            problem: the problem that was solved, with its data; not needed for a run of `foedus run`, which has the
-                table already, in units of the data.
+            problem: the problem that was solved, with its data; not needed for a run of `foedus run`, or over real
+                sites whose plan has a [summary]: these have the table already, in units of the data.
             names: what each number of the model belongs to.
+            errors: "hessian", if the model is right; "HC0", "HC1", "HC2" or "HC3", if the variance of a row may be
+                another; "cluster", if rows depend on each other.
+            clusters: for "cluster", by client, which cluster each of its rows is of.
 
         Returns:
-            The table: for each number its standard error, z, p and interval, and odds ratios with the logistic loss.
-            Where terms bind, the errors are those on the face on which they do.
+            The table: for each number its standard error, z or t, p and interval, and odds, rate or hazard ratios; and
+            log-likelihood, deviance, dispersion, AIC and BIC. Where terms bind, the errors are those on the face on
+            which they do.
 
         Example:
             >>> import foedus as fd, numpy as np
@@ -175,13 +192,22 @@ class Run:
             >>> round(dose.value, 2), round(dose.error, 3)
             (2.01, 0.013)
         """
-        from foedus.statistics.coefficients import coefficients
-
         if problem is not None:
-            return coefficients(problem, np.asarray(self.w), self.multipliers, names=names)
+            from foedus.statistics.coefficients import coefficients
+
+            secure = "secure" in self.settings
+            return coefficients(
+                problem, self.w, self.multipliers, names=names, errors=errors, clusters=clusters, secure=secure
+            )
         if self.coefficients is None:
             raise FoedusError(
-                "this run has no table of coefficients; give summary the problem, with its data: run.summary(problem)."
+                "this run has no table of coefficients; give summary the problem, with its data: "
+                "run.summary(problem), or write [summary] into the experiment file of a submitted run."
+            )
+        if errors not in ("hessian", self.coefficients.errors) or clusters is not None:
+            raise FoedusError(
+                f"the errors of this run's table are {self.coefficients.errors!r}; write errors = {errors!r} into "
+                "[summary] of the experiment file, or give summary the problem."
             )
         return self.coefficients
 
@@ -266,8 +292,10 @@ class Run:
         record["decision"] = None if self.decision is None else self.decision.to_json()
         record["coefficients"] = None if self.coefficients is None else self.coefficients.to_json()
         record["evaluations"] = [evaluation.to_json() for evaluation in self.evaluations.values()]
-        for apart in ("w", "history", "multipliers", "ledger", "rules"):
+        for apart in ("w", "history", "multipliers", "ledger", "rules", "plan"):
             del record[apart]
+        if self.plan is not None:
+            write_whole(folder / PLAN, (json.dumps(self.plan, indent=1) + "\n").encode())
         if self.rules is not None:
             write_whole(folder / RULES, (json.dumps(self.rules.to_json(), indent=1) + "\n").encode())
         if self.ledger is not None:
@@ -357,7 +385,8 @@ def load(folder: str | Path) -> Run:
 
         rules = Preprocessing.load(folder / RULES)
     w = rebuild(note["tree"], iter(leaves))
-    return Run(w=w, history=history, multipliers=multipliers, ledger=ledger, rules=rules, **record)
+    plan = json.loads((folder / PLAN).read_text()) if (folder / PLAN).is_file() else None
+    return Run(w=w, history=history, multipliers=multipliers, ledger=ledger, rules=rules, plan=plan, **record)
 
 
 def _evidence(record: Json) -> Json:

@@ -280,6 +280,7 @@ class Outcome:
     opendp: bool = False  # whether the noise came from the operating system, whatever the settings say
     everyone: bool = True  # whether this process has all the clients' data
     proposals: Sequence[Proposal] | None = None  # what a robust algorithm's states say of the worst case
+    plan: Json | None = None  # what real sites have agreed to
 
 
 def server_multipliers(algorithm: Algorithm, terms: Terms, carry: Carry) -> dict[str, np.ndarray]:
@@ -416,6 +417,7 @@ def run_of(
         refused=outcome.refused,
         left_out=outcome.left_out,
         worst_case=worst_case,
+        plan=outcome.plan,
     )
 
 

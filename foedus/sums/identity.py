@@ -105,6 +105,15 @@ class Signer:
         return _sign(self.key, statement)
 
 
+def name_in(certificate: str) -> str:
+    """Return the name in a certificate (PEM)."""
+    from cryptography import x509
+    from cryptography.x509.oid import NameOID
+
+    subject = x509.load_pem_x509_certificate(certificate.encode()).subject
+    return str(subject.get_attributes_for_oid(NameOID.COMMON_NAME)[0].value)
+
+
 def is_signed_by(role: str, name: str, certificate: bytes, root: bytes, statement: bytes, signature: bytes) -> bool:
     """Return whether a statement is signed with a valid certificate of the project for this role and name."""
     from cryptography import x509

@@ -13,6 +13,7 @@ from jax import Array
 
 from foedus.base.errors import FoedusError
 from foedus.base.pytrees import PyTree
+from foedus.base.quantities import size
 from foedus.privacy.central import NoiseShares
 from foedus.privacy.releasing import sound_noise
 from foedus.problem.problem import Problem
@@ -24,6 +25,7 @@ from foedus.sums.fixed_point import FixedPoint
 from foedus.sums.questions import EXTRA, LEAST_OTHERS, RESOLUTION, check_enough, remedy
 
 SEALED, SHARE, SIGNATURE = 48, 32, 64  # bytes of a share under seal, and open; of a signature
+MOST_SITES, MOST_BYTES = 50, 2**20  # of a checked sum: every site gets the vectors of all
 
 
 @jax.tree_util.register_static
@@ -52,6 +54,17 @@ class Masking:
         vector = 8 * (self.point.words * numbers + EXTRA) + SIGNATURE
         content = sites * (vector + SHARE) if self.verified else down
         return content + SEALED * (sites - 1), vector + SHARE + SEALED * (sites - 1) + SHARE * sites
+
+    def check_size(self, numbers: int, sites: int) -> None:
+        """Raise where a checked sum of so many numbers is more than every site should get in a round."""
+        down, _ = self.traffic(0, numbers, sites)
+        if sites > MOST_SITES or down > MOST_BYTES:
+            raise FoedusError(
+                f"checked sums show every site the vectors of all: {sites} sites with {numbers} numbers each are "
+                f"{size(down)} a site and round, and at most {MOST_SITES} sites and {size(MOST_BYTES)} are allowed. "
+                "Use fewer columns or an algorithm with smaller replies, or write verify = false, which each site's "
+                "policy must allow."
+            )
 
     def add_up(self, replies: PyTree, here: Array) -> tuple[PyTree, Array]:
         """Return the sum of the replies of those that are here, in integers of the fixed point, and what was clipped.

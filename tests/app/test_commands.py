@@ -71,13 +71,13 @@ def test_a_run_directory_holds_what_is_needed_to_use_and_repeat_it(foedus: Comma
     assert kept["seed"] == 5
     assert kept["versions"]["foedus"]
     assert len(kept["features"]) == run.w.size
-    assert kept["preparation"]["rounds"] == 2
+    assert kept["preparation"]["rounds"] == 1
     events = [json.loads(line) for line in (folder / "events.jsonl").read_text().splitlines()]
     assert [events[0]["event"], events[-1]["event"]] == ["start", "end"]
     assert f"objective {run.objective:.6g}" in result.out
     up, down = kept["preparation"]["up"], kept["preparation"]["down"]
     assert (
-        f"preparation beside that: 2 rounds for the scales and words of the columns, {up} B up and {down} B"
+        f"preparation beside that: 1 round for the scales and words of the columns, {up} B up and {down} B"
         in result.out
     )
 

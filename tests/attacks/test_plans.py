@@ -1,6 +1,7 @@
 """Lies about a plan: who has signed it, what follows from it, and how much it may take from a site."""
 
 import json
+import re
 from dataclasses import replace
 
 import jax
@@ -9,23 +10,38 @@ import pytest
 
 pytest.importorskip("cryptography")
 
+import contextlib
+
 from cases import problem as five
 from masked_halls import COORDINATOR, IDENTITIES, NAMES, SERVER, MaskedHall, SignedHall
 from masked_wards import POLICY, SECURE, MaskedWard
 from wards import QUICK
 
 import foedus as fd
+from foedus.app.experiment.plan import Plan
+from foedus.app.report.card import card
+from foedus.app.report.html import page as report
+from foedus.app.report.site_page import page as site_page
 from foedus.base.errors import FoedusError
 from foedus.federation import layout, packing
 from foedus.federation.exchange import Missing, Paused
 from foedus.federation.limits import largest_leverage
+from foedus.federation.plan import AcceptedPlans, greetings_of, plan_digest, record_of
 from foedus.federation.play import play
 from foedus.federation.policy import Policy
+from foedus.federation.rounds import broadcast, first_play
 from foedus.sums.play import trial_project
 
 SUMMED = SECURE.partition("[preprocess]")[0]  # scales and words come from sums
 STRANGER = trial_project(NAMES)[2]
 STEPS = fd.FedAvg(k0=1, lr=0.1)
+CHECKED = {
+    "FedAvg": STEPS,
+    "LocalSGD": fd.LocalSGD(k0=2, lr=0.1, batch=3),
+    "Scaffold": fd.Scaffold(),
+    "FedNova": fd.FedNova(),
+    "InteriorPoint": fd.InteriorPoint(),
+}
 
 
 # --- who has signed it ---
@@ -101,9 +117,107 @@ def test_data_that_change_after_the_plan_was_accepted_are_told_to_the_site_alone
     arrays["x"][0, 0] += 1.0
     np.savez(tmp_path / "site-2.npz", **arrays)
     hall.open_sites()
-    with pytest.raises(Missing, match="refuses: its data do not fit the experiment"):
+    with pytest.raises(Missing, match="refuses: it does not take part"):
         hall.play()
     assert any("its data are others than those for which it has accepted the plan" in line for line in hall.notes)
+
+
+NUMBERS = {
+    "a step near 2 to the power of 53": ({"algorithm": fd.FedAvg(k0=1, lr=2.0**53)}, "9.0072e+15"),
+    "a step near the smallest number": ({"algorithm": fd.FedAvg(k0=1, lr=1e-308)}, "1e-308"),
+    "a tolerance near the smallest number": ({"algorithm": fd.FedAvg(k0=1, lr=0.1, tol=1e-308)}, "1e-308"),
+    "a ridge weight near 2 to the power of 53": ({"penalty": fd.penalties.Ridge(2.0**53)}, "9.0072e+15"),
+    "a ridge weight near the smallest number": ({"penalty": fd.penalties.Ridge(1e-300)}, "1e-300"),
+    "a limit near 2 to the power of 53": ({"regularizer": fd.regularizers.L1(2.0**53)}, "9.0072e+15"),
+    "more rounds than a run has": ({"max_rounds": 10**7}, "max_rounds"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", NUMBERS)
+def test_a_plan_with_a_number_outside_the_range_of_plans_is_refused_although_it_is_signed(tmp_path, what):
+    change, words = NUMBERS[what]
+    hall = SignedHall(tmp_path, five(), STEPS, max_rounds=2)
+    of_terms = {name: value for name, value in change.items() if name in ("penalty", "regularizer")}
+    rest = {name: value for name, value in change.items() if name not in of_terms}
+    hall.order = replace(hall.order, **rest, terms=replace(hall.order.terms, **of_terms))
+    with pytest.raises(Missing, match=re.escape(words)):
+        hall.play()
+    assert not [*tmp_path.glob("site-*/plan-*.json")]
+
+
+def test_nobody_draws_for_all_in_a_checked_run(tmp_path):
+    """Another seed in the plan changes no answer: what a site draws is its own, and the server draws nothing."""
+    answers = []
+    for seed in (0, 12345):
+        (tmp_path / str(seed)).mkdir()
+        hall = SignedHall(tmp_path / str(seed), five(), fd.LocalSGD(k0=2, lr=0.1, batch=3), max_rounds=3, seed=seed)
+        for site in hall.site.values():
+            site.seed = 7
+        answers.append(hall.play().conclusion.w)
+    assert np.array_equal(*answers)
+
+
+def test_no_message_of_a_method_that_is_checked_depends_on_a_draw_of_the_server():
+    terms = five().terms
+    for name, made in CHECKED.items():
+        fit = made.by_sums().fit(five().over(np.zeros(terms.dim)))
+        start = first_play(False)(fit.algorithm, terms, np.zeros(terms.dim), None)
+        messages = [
+            broadcast(False)(
+                fit.algorithm, terms, 0, start.carry.server, key, 0, np.zeros((terms.clients, 2), np.uint32)
+            )
+            for key in (None, jax.random.key(1))
+        ]
+        for one, other in zip(*map(jax.tree.leaves, messages), strict=True):
+            assert np.array_equal(one, other), name
+
+
+def test_a_plan_whose_vectors_are_too_large_to_be_shown_to_all_is_refused_before_anybody_is_asked(tmp_path):
+    draw = np.random.default_rng(0)
+    wide = fd.Problem({name: (draw.normal(size=(3, 30_000)), np.ones(3)) for name in "abcde"}, loss=fd.losses.logistic)
+    with pytest.raises(FoedusError, match=r"5 sites with 60001 numbers each are 2.4 MB.*verify = false"):
+        MaskedHall(tmp_path, wide, STEPS, max_rounds=2)
+    ward = MaskedWard(tmp_path)
+    with pytest.raises(FoedusError, match=r"51 sites with 1 number.*at most 50 sites"):
+        Plan.of(ward.case.settings).check(51)
+
+
+def test_the_plan_stands_in_the_runs_folder_its_report_and_its_card(tmp_path):
+    hall = SignedHall(tmp_path, five(), STEPS, max_rounds=2)
+    result = hall.play()
+    one = record_of(hall.order, hall.signatures(), 5)
+    assert one["digest"] == plan_digest(greetings_of(hall.order))
+    run = fd.solve(five(), STEPS, max_rounds=2)
+    run.plan = one
+    loaded = fd.load(run.save(tmp_path / "run"))
+    assert json.loads((tmp_path / "run" / "plan.json").read_text()) == loaded.plan == one
+    assert result.conclusion.reason
+    pages = (report({"one": loaded}, {}), card("one", loaded))
+    for page in pages:
+        for text in (
+            one["digest"],
+            "coordinator",
+            "every site adds them up itself",
+            "at most 2 rounds, in each 5 numbers",
+        ):
+            assert text in page
+
+
+def test_the_officers_page_shows_what_an_accepted_plan_tells_of_the_rows(tmp_path):
+    hall = SignedHall(
+        tmp_path, five(), STEPS, policy=Policy(min_subset=1, min_sites=1, max_leverage=0.9999), max_rounds=2
+    )
+    hall.play()
+    kit = tmp_path / "kit"
+    (kit / "local").mkdir(parents=True)
+    (kit / "local" / "foedus.toml").write_text("[policy]\n")
+    page = site_page(kit, tmp_path / "site-1")
+    (plan,) = AcceptedPlans(tmp_path / "site-1").all()
+    X = hall.site["site-1"].arrays["x"]
+    assert plan["limits"]["leverage"] == pytest.approx(np.max(np.diag(X @ np.linalg.pinv(X))))
+    assert plan["limits"]["least"] == min(np.count_nonzero(X, axis=0))
+    for text in ("Plans that were accepted here", plan["plan"][:16], "coordinator", f"{plan['limits']['share']:.3g}"):
+        assert text in page
 
 
 # --- what follows from it ---
@@ -147,6 +261,17 @@ def fewer_sites(header):
 
 RULES = {"schema": 1, "columns": [], "label": "readmitted", "labels": ["no", "yes"]}
 
+
+def in_plan(number):
+    """A number that the plan's settings hold, changed."""
+
+    def lie(header):
+        text = json.dumps(header["plan"]).replace('"max_rounds", 2', f'"max_rounds", {number!r}')
+        return header | {"plan": json.loads(text)}
+
+    return lie
+
+
 LIES = {
     "sums of fewer columns": ("sums", fewer),
     "sums of a column twice": ("sums", further),
@@ -163,6 +288,8 @@ LIES = {
     "a join before the greeting": ("hello", put(ask="join")),
     "a plan for other sites": ("columns", put(sites=["a", "b", "c", "d"])),
     "a plan of another kind": ("columns", put(plan=3)),
+    "a plan with a bound near 2 to the power of 53": ("columns", in_plan(2.0**53)),
+    "a plan with a number near the smallest": ("columns", in_plan(1e-308)),
 }
 
 
@@ -203,6 +330,50 @@ def test_the_honest_preparation_is_the_simulators_and_each_site_finds_its_rules(
 # --- how much it may take ---
 
 
+def test_a_column_that_few_rows_have_keeps_a_site_out(tmp_path):
+    strict = Policy(min_subset=20, min_sites=1)
+    hall = MaskedHall(tmp_path, large(), STEPS, policy=strict, max_rounds=2)
+    hall.play()
+    with np.load(tmp_path / "site-2.npz") as file:
+        arrays = {name: np.array(file[name]) for name in file.files}
+    for rows, is_told in ((20, True), (19, False), (0, True)):
+        arrays["x"][:, 1] = np.arange(len(arrays["x"])) < rows
+        folder = tmp_path / str(rows)
+        folder.mkdir()
+        hall = MaskedHall(folder, large(), STEPS, policy=strict, max_rounds=2)
+        np.savez(folder / "site-2.npz", **arrays)
+        if is_told:
+            hall.play()
+            continue
+        with pytest.raises(Missing, match="it does not take part"):
+            hall.play()
+        assert any("a column is other than 0 in 19 rows" in line for line in hall.notes)
+
+
+def test_no_refusal_after_acceptance_depends_on_the_data(tmp_path):
+    """Whatever is in a file, a site that has answered the plan plays the run to its end."""
+    draw, ends = np.random.default_rng(5), set()
+    for number in range(8):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        ward = MaskedWard(folder, SUMMED, replace(POLICY, min_subset=int(draw.integers(1, 4))))
+        path = folder / "hospitals" / f"{ward.names[1]}.csv"
+        head, *lines = path.read_text().splitlines()
+        keep = draw.permutation(len(lines))[: int(draw.integers(20, 60))]
+        spoilt = [
+            ",".join("" if draw.random() < 0.01 * number else cell for cell in lines[i].split(","))
+            for i in sorted(keep)
+        ]
+        path.write_text("\n".join([head, *spoilt]) + "\n")
+        with contextlib.suppress(Missing, Paused, FoedusError):
+            ward.play()
+        lines = map(json.loads, (folder / ward.names[1] / "messages.jsonl").read_text().splitlines())
+        codes = [(line["purpose"], line["code"]) for line in lines]
+        assert not [code for code in codes if code[0] != "columns" and code[1] not in ("ok", "other-run")], codes
+        ends.add(codes[-1])
+    assert ends >= {("end", "ok"), ("columns", "data")}, ends
+
+
 def large():
     """Five sites with 60 to 100 rows each."""
     draw = np.random.default_rng(4)
@@ -221,7 +392,7 @@ def answers_of_site(site):
 
 def test_a_run_that_takes_more_numbers_than_the_policy_allows_is_refused_with_the_number_of_rounds(tmp_path):
     strict = Policy(min_subset=1, min_sites=1, max_answers=0.33)
-    most, refusals = 1000, []
+    most, refusals, told = 1000, [], []
     for _ in range(6):  # sites have other numbers of rows, and each says its own
         folder = tmp_path / str(most)
         folder.mkdir()
@@ -230,9 +401,11 @@ def test_a_run_that_takes_more_numbers_than_the_policy_allows_is_refused_with_th
             hall.play()
             break
         except Missing as no:
-            refusals.append(str(no))
-            most = int(str(no).rpartition("at most ")[2].split()[0])
+            told.append(str(no))
+            refusals.append(next(line for line in hall.notes[::-1] if "max_answers" in line))
+            most = int(refusals[-1].rpartition("at most ")[2].split()[0])
     assert 1 <= most < 1000
+    assert all(no.endswith("it does not take part; its own log says why.") for no in told), "no number of rows is told"
     assert all("lets 0.33 times as many numbers leave" in no for no in refusals)
     assert max(map(answers_of_site, hall.site.values())) <= 0.33
     assert f"at most {most} rounds would do" in refusals[-1]
@@ -272,6 +445,6 @@ def test_a_site_with_a_row_that_stands_out_stays_out(tmp_path):
     folder.mkdir()
     hall = MaskedHall(folder, five(), STEPS, policy=strict, max_rounds=2)
     np.savez(folder / "site-2.npz", **arrays)
-    with pytest.raises(Missing, match="refuses: its data do not fit the experiment"):
+    with pytest.raises(Missing, match="refuses: it does not take part"):
         hall.play()
     assert any("max_leverage" in line for line in hall.notes)

@@ -20,7 +20,7 @@ def test_scales_are_those_of_the_pooled_rows():
     for name, table in tables.items():
         np.testing.assert_allclose(ready.sites[name][0], pooled.transform(table), atol=1e-12)
         np.testing.assert_allclose(ready.transform(columns[name]), pooled.transform(table), atol=1e-12)
-    assert ready.rules.rounds == 2
+    assert ready.rules.rounds == 1
 
 
 def test_words_groups_and_missing_values_as_in_a_file():

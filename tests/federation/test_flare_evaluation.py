@@ -111,7 +111,7 @@ def test_a_site_that_prepares_its_data_anew_still_knows_the_model_it_has_evaluat
 
         def ask(self, messages, timeout):
             name = self.names[0]
-            kinds = ("columns", "sums", "squares", "prepare", "hello", "join")
+            kinds = ("columns", "sums", "prepare", "hello", "join")
             if name in messages and packing.unseal(messages[name])[0]["ask"] in kinds:
                 self.past += (messages[name],)
             return super().ask(messages, timeout)

@@ -131,7 +131,7 @@ def test_a_submitted_file_over_the_sites_own_tables(hospitals, simulated, federa
     from foedus.federation.gate import MessageLog
 
     purposes = [line["purpose"] for line in MessageLog(kit / RUNS / "messages.jsonl").read()]
-    assert {"columns", "sums", "squares", "prepare", "round", "measure"} <= set(purposes)
+    assert {"columns", "sums", "prepare", "round", "measure"} <= set(purposes)
 
 
 RATED = """

@@ -93,7 +93,7 @@ def test_what_a_site_will_not_tell(tmp_path):
     with pytest.raises(Missing, match="its policy lets it tell no more than 1 words of a column"):
         ward.rules()
     ward.policy = Policy(min_rows=1000, **FREE)
-    with pytest.raises(Missing, match="it has fewer rows than its policy asks for"):
+    with pytest.raises(Missing, match="it does not take part; its own log says why"):
         ward.rules()
     ward.policy = Policy(algorithms=("ProxAL",), **FREE)
     with pytest.raises(Missing, match="its policy allows ProxAL, not FedGiA"):
@@ -107,7 +107,7 @@ def test_what_a_site_will_not_tell(tmp_path):
     path.write_text(path.read_text().replace(",yes\n", ",patient 4711\n", 1) + "\n")
     ward.heard.clear()
     path.write_text(path.read_text().replace("\n", ",\n"))
-    with pytest.raises(Missing, match="client 'city' refuses: its data do not fit the experiment; its own log"):
+    with pytest.raises(Missing, match="client 'city' refuses: it does not take part; its own log"):
         ward.rules()
     assert not any(b"4711" in raw for raw in ward.heard)
 

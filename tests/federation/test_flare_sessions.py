@@ -368,7 +368,7 @@ def test_a_full_disk_at_the_server_does_not_end_the_run(tmp_path, monkeypatch):
 
 
 def test_divergence_ends_the_run_as_it_does_in_the_simulator(tmp_path):
-    algorithm = fd.FedAvg(lr=1e60, k0=3, tol=0.0)
+    algorithm = fd.FedAvg(lr=1e12, k0=9, tol=0.0)
     run = fd.solve(five(), algorithm, max_rounds=30)
     result = Hall(tmp_path, five(), algorithm, max_rounds=30).play()
     assert not result.conclusion.finite
@@ -398,7 +398,7 @@ def test_versions_that_differ_in_the_last_number_may_talk(tmp_path, monkeypatch)
     ("policy", "sentence"),
     [
         (Policy(algorithms=("ProxAL", "FedGiA"), **FREE), "its policy allows ProxAL and FedGiA, not FedAvg"),
-        (Policy(min_rows=10, **FREE), "client 'b' refuses: it has fewer rows than its policy asks for"),
+        (Policy(min_rows=10, **FREE), "client 'b' refuses: it does not take part; its own log says why"),
         (Policy(privacy=True, **FREE), "its policy asks for privacy, and FedAvg adds no noise with a guarantee here"),
         (Policy(max_message=50, **FREE), "its policy allows no message of more than 50 bytes"),
     ],
@@ -443,7 +443,7 @@ def test_data_that_do_not_fit_are_told_without_a_word_of_them(tmp_path):
     np.savez(tmp_path / "site-2.npz", x=X, y=np.where(y == 1, 0.25, y))
     with pytest.raises(Missing) as error:
         hall.play()
-    assert str(error.value) == "client 'birch' refuses: its data do not fit the experiment; its own log says how."
+    assert str(error.value) == "client 'birch' refuses: it does not take part; its own log says why."
     assert any("0.25" in line for line in hall.notes)
 
 

@@ -268,15 +268,14 @@ def test_a_refusal_does_not_tell_whether_anybody_has_a_label(tmp_path, value):
     cap = dataclasses.replace(stated.constraints[0], where=fd.label(value))
     intruder = Intruder(tmp_path, fd.ProxAL(), Policy(), arrays=arrays, problem=problem(rows()))
     intruder.terms = dataclasses.replace(stated, loss=fd.losses.least_squares, constraints=(cap,))
-    assert intruder.hello()["code"] == "ok"
-    reply = intruder.join()
+    reply = intruder.hello()
     if value in (2.0, 7.0):
         assert (reply["code"], reply["sentence"]) == (
             "data",
-            "its data do not fit the experiment; its own log says how",
+            "it does not take part; its own log says why",
         )
     else:
-        assert reply["code"] == "ok"
+        assert (reply["code"], intruder.join()["code"]) == ("ok", "ok")
 
 
 def test_a_private_site_refuses_terms_about_labels_without_a_look_at_its_data(tmp_path):
@@ -536,22 +535,21 @@ def test_no_subset_of_few_rows_has_a_gradient(tmp_path, where, code):
     stated = fd.Problem(three, loss=fd.losses.least_squares).over(np.zeros(DIM))
     intruder = Intruder(tmp_path, fd.FedAvg(lr=0.1), Policy(), arrays=arrays, problem=stated)
     intruder.terms = dataclasses.replace(stated.terms, where=where)
-    greeting = intruder.hello()
-    assert greeting["code"] == ("policy" if code == "policy" else "ok")
-    assert intruder.join()["code"] == ("other-run" if code == "policy" else code)
+    assert intruder.hello()["code"] == code
+    assert intruder.join()["code"] == ("ok" if code == "ok" else "other-run")
 
 
 def test_a_run_is_not_joined_without_a_greeting_in_which_rows_are_counted(tmp_path):
     intruder = Intruder(tmp_path, fd.FedAvg(lr=0.5), Policy(min_rows=1000))
     assert intruder.join()["code"] == "other-run"
-    assert intruder.hello()["sentence"] == "it has fewer rows than its policy asks for"
+    assert intruder.hello()["sentence"] == "it does not take part; its own log says why"
     assert intruder.join()["code"] == "other-run"
 
 
 def test_a_site_with_fewer_rows_than_a_subset_needs_stays_out(tmp_path):
     few = {k: v[:19] for k, v in rows().items()}
     intruder = Intruder(tmp_path, fd.FedAvg(lr=0.5), Policy(), arrays=few, problem=problem())
-    assert intruder.hello()["code"] == "policy"
+    assert intruder.hello()["code"] == "data"
 
 
 # --- 8. files ---

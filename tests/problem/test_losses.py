@@ -12,8 +12,15 @@ from scipy.optimize import minimize
 import foedus as fd
 from foedus.problem.losses import as_loss
 
-CLASSIFICATION = ("logistic", "hinge", "smooth_hinge")
-SETTINGS = {"huber": (0.3, 1.5), "epsilon_insensitive": (0.0, 0.4), "pinball": (0.0, 0.2, 0.5, 1.0)}
+CLASSIFICATION = ("logistic", "probit", "cloglog", "hinge", "smooth_hinge")
+EXPONENTIAL = ("poisson", "cloglog", "gamma", "negative_binomial", "tweedie")  # losses that hold e^z
+SETTINGS = {
+    "negative_binomial": (0.5,),
+    "tweedie": (1.4,),
+    "huber": (0.3, 1.5),
+    "epsilon_insensitive": (0.0, 0.4),
+    "pinball": (0.0, 0.2, 0.5, 1.0),
+}
 PLAIN = [name for name in oracles.LOSSES if name not in SETTINGS]
 EVERY = [(name, ()) for name in PLAIN] + [(name, (eps,)) for name, values in SETTINGS.items() for eps in values]
 SMOOTH = [(name, eps) for name, eps in EVERY if name in ("least_squares", "logistic", "smooth_hinge", "huber")]
@@ -28,15 +35,22 @@ def made(name: str, eps: tuple[float, ...]) -> fd.losses.Loss:
 
 
 def targets(name: str, y: np.ndarray) -> np.ndarray:
-    return np.where(y > 0, 1.0, -1.0) if name in CLASSIFICATION else y
+    if name in CLASSIFICATION:
+        return np.where(y > 0, 1.0, -1.0)
+    return np.abs(y) + 0.25 if name in EXPONENTIAL else y
+
+
+def scores(name: str, z: np.ndarray) -> np.ndarray:
+    """Scores whose exponential is a number of usual size."""
+    return z / 4.0 if name in EXPONENTIAL else z
 
 
 @pytest.mark.parametrize(("name", "eps"), EVERY)
 @properties
 @given(z=quarters, y=quarters)
 def test_value_is_the_formula(name, eps, z, y):
-    y = targets(name, y)
-    np.testing.assert_allclose(made(name, eps).value(z, y), oracles.LOSSES[name](z, y, *eps), rtol=1e-13, atol=1e-13)
+    z, y = scores(name, z), targets(name, y)
+    np.testing.assert_allclose(made(name, eps).value(z, y), oracles.LOSSES[name](z, y, *eps), rtol=1e-12, atol=1e-13)
 
 
 @pytest.mark.parametrize(("name", "eps"), EVERY)
@@ -44,9 +58,11 @@ def test_value_is_the_formula(name, eps, z, y):
 @given(z=quarters, y=quarters)
 def test_slope_is_the_difference_quotient(name, eps, z, y):
     # an eighth and a bit away from the quarters on which the kinks may lie
-    z, y = z + 0.1403, targets(name, y)
+    z, y = scores(name, z + 0.1403), targets(name, y)
     expected = oracles.central_difference(lambda s: oracles.LOSSES[name](s, y, *eps), z)
-    np.testing.assert_allclose(made(name, eps).slope(z, y), expected, rtol=1e-6, atol=1e-7)
+    np.testing.assert_allclose(
+        made(name, eps).slope(z, y), expected, rtol=1e-6, atol=1e-7 * (1 + np.abs(expected).max())
+    )
 
 
 @pytest.mark.parametrize(("name", "eps"), SMOOTH)
@@ -74,9 +90,42 @@ def test_the_slope_of_a_smooth_loss_is_continuous_at_its_joints(name, eps):
 @given(a=quarters, b=quarters, y=quarters, part=st.floats(0, 1))
 def test_losses_declared_convex_are(name, eps, a, b, y, part):
     loss, y = made(name, eps), targets(name, y)
+    a, b = scores(name, a), scores(name, b)
     assert loss.convex
     chord = part * np.asarray(loss.value(a, y)) + (1 - part) * np.asarray(loss.value(b, y))
-    assert np.all(loss.value(part * a + (1 - part) * b, y) <= chord + 1e-12)
+    assert np.all(loss.value(part * a + (1 - part) * b, y) <= chord + 1e-12 * (1 + np.abs(chord)))
+
+
+LIKELIHOODS = [(n, e) for n, e in EVERY if made(n, e).likelihood]
+
+
+@pytest.mark.parametrize(("name", "eps"), LIKELIHOODS)
+def test_the_slope_and_the_bend_of_a_likelihood_are_right_far_out(name, eps):
+    """Close to the limits of a score a formula must not lose its digits; `slope` is differentiated by JAX."""
+    loss = made(name, eps)
+    z = np.array([-30.0, -26.0, -24.0, -8.0, -1e-9, 0.0, 3.0, 5.5, 30.0])
+    z = z if name not in EXPONENTIAL else np.clip(z, -30.0, 3.0)
+    for y in (np.zeros(9), np.ones(9)) if name != "gamma" else (np.ones(9),):
+        own, plain = loss.slope(z, y), fd.losses.Loss.slope(loss, z, y)
+        np.testing.assert_allclose(own, plain, rtol=1e-9, atol=1e-13)
+        own, plain = np.asarray(loss.bend(z, y)), fd.losses.Loss.bend(loss, z, y)
+        np.testing.assert_allclose(own, plain, rtol=1e-7, atol=1e-11)
+        assert np.all(own >= 0)
+
+
+@pytest.mark.parametrize(("name", "eps"), LIKELIHOODS)
+def test_information_is_the_second_derivative_on_average(name, eps):
+    loss, z, draw = made(name, eps), np.full(400_000, 0.4), np.random.default_rng(0)
+    mean = np.exp(0.4)
+    y = {
+        "least_squares": lambda: z + draw.normal(size=z.size),
+        "poisson": lambda: draw.poisson(mean, z.size),
+        "gamma": lambda: draw.gamma(3.0, mean / 3.0, z.size),
+        "negative_binomial": lambda: draw.poisson(mean * draw.gamma(2.0, 0.5, z.size)),
+        "tweedie": lambda: draw.gamma(2.0, 0.5, z.size) * draw.binomial(1, 0.6, z.size) * mean / 0.6,
+    }.get(name, lambda: draw.random(z.size) < np.asarray(loss.probability(z)))()  # fmt: skip
+    expected = float(np.mean(np.asarray(loss.bend(z, np.asarray(y, dtype=float)))))
+    assert float(loss.information(z, z)[0]) == pytest.approx(expected, rel=0.01)
 
 
 @pytest.mark.parametrize("name", CLASSIFICATION)
@@ -115,6 +164,9 @@ def test_a_users_own_function_is_a_loss():
         (lambda: fd.losses.pinball(1.2), r"must be in \[0, 1\]\. Got 1\.2"),
         (lambda: fd.losses.huber("wide"), "'eps' parameter of huber must be > 0. Got 'wide'"),
         (lambda: as_loss(fd.losses.huber), r"losses\.huber needs its eps"),
+        (lambda: as_loss(fd.losses.tweedie), r"losses\.tweedie needs its power"),
+        (lambda: fd.losses.negative_binomial(0.0), r"'alpha' parameter of negative_binomial must be > 0"),
+        (lambda: fd.losses.tweedie(2.0), "must be between 1 and 2"),
         (lambda: as_loss("logistic"), "Got 'logistic'"),
         (lambda: as_loss(fd.losses.Logistic), "Logistic"),
     ],

@@ -48,7 +48,7 @@ def test_sites_of_one_size_have_the_errors_of_the_pooled_maximum_likelihood_fit(
     age = table["age"]
     assert age.z == pytest.approx(age.value / age.error)
     assert (age.low, age.high) == pytest.approx((w[0] - 1.959964 * exact[0], w[0] + 1.959964 * exact[0]), rel=1e-6)
-    assert table.odds
+    assert table.ratio == "odds ratio"
     assert f"{np.exp(w[0]):.4g}" in str(table)
     assert CoefficientTable.from_json(json.loads(json.dumps(table.to_json()))) == table
 
@@ -62,7 +62,7 @@ def test_counts_have_the_errors_of_the_maximum_likelihood_fit():
     exact = np.sqrt(np.diag(np.linalg.inv((X * np.exp(X @ w)[:, None]).T @ X)))
     table = coefficients(fd.Problem(sites, loss=fd.losses.poisson), w, {})
     np.testing.assert_allclose([row.error for row in table.rows], exact, rtol=1e-10)
-    assert not table.odds
+    assert table.ratio == "rate ratio"
 
 
 def test_least_squares_has_the_errors_of_ordinary_least_squares():
@@ -72,7 +72,7 @@ def test_least_squares_has_the_errors_of_ordinary_least_squares():
     exact = np.sqrt(np.diag(np.linalg.inv(X.T @ X)) * float(residual[0]) / (len(y) - 3))
     table = coefficients(fd.Problem(sites, loss=fd.losses.least_squares), w, {})
     np.testing.assert_allclose([row.error for row in table.rows], exact, rtol=1e-10)
-    assert not table.odds
+    assert not table.ratio
 
 
 def test_errors_are_how_much_the_estimate_varies_with_sites_of_different_sizes_and_a_ridge():
@@ -157,7 +157,7 @@ def test_units_of_the_data_leave_every_prediction_as_it_is():
 
 def test_where_errors_are_not_known_a_sentence_says_so():
     sites = {"a": rows(40, 1)}
-    with pytest.raises(fd.FoedusError, match="for the logistic loss, for Poisson's and for least squares"):
+    with pytest.raises(fd.FoedusError, match="losses that are likelihoods"):
         coefficients(fd.Problem(sites, loss=fd.losses.hinge), TRUTH, {})
     stated = fd.Problem(sites, loss=fd.losses.logistic)
     with pytest.raises(fd.FoedusError, match="keep to themselves"):

@@ -44,6 +44,8 @@ class ClerkPlan:
     secure: bool = False
     max_rounds: int = 4
     counts_rows: bool = False
+    summary: str | None = None
+    formula: str = ""
 
     @property
     def roles(self) -> Roles:
@@ -65,6 +67,9 @@ class ClerkPlan:
 
     def verified(self, sites: int) -> bool:
         return False
+
+    def rules(self, cohort, answers):
+        raise fd.FoedusError("the clerk says which rules there are.")
 
     def order(self, cohort, rules, run, sites) -> Order:
         one = fd.Problem({"any": (np.zeros((2, len(rules.names))), np.array([0.0, 1.0]))}, loss=fd.losses.logistic)

@@ -5,13 +5,20 @@ from pathlib import Path
 import numpy as np
 from hospitals import know_secrets, shares_at, write_tables
 
-from foedus.app.experiment import file, sources
+from foedus.app.experiment import file, sources, starter
 from foedus.app.experiment.plan import Plan
 from foedus.federation.courier.coordinator import CourierPlan, Progress
 from foedus.federation.courier.site import CourierSite
-from foedus.federation.order import Order, Result, site_arrays
+from foedus.federation.order import Order, Result, order_of, site_arrays
 from foedus.federation.plan import Request
 from foedus.problem.problem import Problem
+from foedus.protocol.algorithm import Algorithm
+from foedus.protocol.participation import as_participation
+
+
+def names_of(problem: Problem) -> tuple[str, ...]:
+    """The sites of a problem's clients."""
+    return tuple(f"site-{i + 1}" for i in range(problem.terms.clients))
 
 
 def site_file(home: Path, data: Path, policy: dict, **more: object) -> None:
@@ -32,7 +39,7 @@ class Courier:
         self.folder, self.notes = folder, []
         self.plan = CourierPlan.make(work, folder / "plan", patience, modules)
         self.names = work.sites
-        self.is_new = False  # whether each answer is given by a new process
+        self.restarts: tuple[str, ...] = ()  # sites each of whose answers is given by a new process
 
     def home(self, name: str) -> Path:
         return self.folder / f"home-{name}"
@@ -48,7 +55,7 @@ class Courier:
     def answer(self, name: str, folder: Path | None = None) -> Path | None:
         """One site answers what is in its folder."""
         site, place = self.site[name], folder or self.plan.place(name)
-        if self.is_new:
+        if name in self.restarts:
             site = CourierSite(self.home(name), self.notes.append)
         inbox = site.look(place, name, self.project)
         return None if inbox.question is None else site.answer(inbox.question, place)
@@ -82,6 +89,25 @@ class Courier:
 class CourierHall(Courier):
     """A problem over sites that bring arrays; their own draws are those of a simulation."""
 
+    @classmethod
+    def of(
+        cls, folder: Path, problem: Problem, algorithm: Algorithm, policy: dict | None = None, patience=None, **told
+    ):
+        """The hall of a problem and an algorithm."""
+        start = np.zeros(problem.terms.dim)
+        fit = algorithm.fit(problem.over(start))
+        who = as_participation(told.pop("participation", 1.0))
+        order = order_of(
+            fit.problem,
+            fit.algorithm,
+            start,
+            run="r1",
+            sites=names_of(problem),
+            participation=who,
+            **{"seed": 0} | told,
+        )
+        return cls(folder, order, fit.problem, policy, patience)
+
     def __init__(self, folder: Path, order: Order, problem: Problem, policy: dict | None = None, patience=None):
         for i, name in enumerate(order.sites):
             np.savez(folder / f"{name}.npz", **site_arrays(problem, i))
@@ -95,8 +121,13 @@ class CourierHall(Courier):
 class CourierWard(Courier):
     """Hospitals with a table each, and an experiment."""
 
-    def __init__(self, folder: Path, text: str, policy: dict | None = None, patience=None, rows: int = 60):
+    def __init__(
+        self, folder: Path, text: str, policy: dict | None = None, patience=None, rows: int = 60, fifth: bool = False
+    ):
         write_tables(folder, rows=rows)
+        if fifth:  # of the rows that the city's own table leaves out
+            lines = starter.hospitals()["city"].splitlines(keepends=True)
+            (folder / "hospitals/harbour.csv").write_text("".join([lines[0], *lines[rows + 1 : 2 * rows + 1]]))
         (folder / "study.toml").write_text(text)
         (self.case,) = file.load(folder / "study.toml").cases
         self.cohort = sources.cohort_of(self.case.settings, folder)

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+from scipy.special import log_ndtr
 
 LOSSES = {
     "least_squares": lambda z, y: 0.5 * (z - y) ** 2,
@@ -11,6 +12,11 @@ LOSSES = {
     "hinge": lambda z, y: np.maximum(0.0, 1.0 - y * z),
     "smooth_hinge": lambda z, y: np.select([y * z <= 0, y * z < 1], [0.5 - y * z, 0.5 * (1.0 - y * z) ** 2], 0.0),
     "poisson": lambda z, y: np.exp(z) - y * z,
+    "probit": lambda z, y: -log_ndtr(y * z),
+    "cloglog": lambda z, y: np.where(y > 0, -np.log(-np.expm1(-np.exp(z))), np.exp(z)),
+    "gamma": lambda z, y: z + y * np.exp(-z),
+    "negative_binomial": lambda z, y, a: (y + 1 / a) * np.log1p(a * np.exp(z)) - y * z,
+    "tweedie": lambda z, y, p: y * np.exp((1 - p) * z) / (p - 1) + np.exp((2 - p) * z) / (2 - p),
     "huber": lambda z, y, eps: np.where(np.abs(z - y) <= eps, 0.5 * (z - y) ** 2, eps * (np.abs(z - y) - 0.5 * eps)),
     "epsilon_insensitive": lambda z, y, eps: np.maximum(0.0, np.abs(z - y) - eps),
     "pinball": lambda z, y, eps: np.where(z >= y, (1.0 - eps) * (z - y), eps * (y - z)),

@@ -1,5 +1,7 @@
-"""Commands that make runs readable, finished or not: `foedus report`, `foedus card` and `foedus watch`."""
+"""Commands that make runs readable, finished or not: `foedus report`, `card`, `summary` and `foedus watch`."""
 
+import json
+import math
 from pathlib import Path
 from typing import Annotated
 
@@ -71,6 +73,29 @@ def card(
         raise FoedusError(f"--out {path}: expected the name of a file in a folder that exists.")
     write_whole(path, text.encode())
     typer.echo(path)
+
+
+def summary(
+    run: Annotated[Path, typer.Argument(help="A run folder.")],
+    as_json: Annotated[bool, typer.Option("--json", help="Print the table as JSON, with the covariance.")] = False,
+) -> None:
+    """Print the coefficients of a finished run with standard errors, intervals, tests and figures of the fit."""
+    from foedus.runtime.run import load
+
+    folder = folder_called(run)
+    table = load(folder).coefficients
+    if table is None:
+        raise FoedusError(
+            f"{folder} has no table of coefficients: standard errors were not known, or, in a submitted run, not asked "
+            "for; write [summary] into the experiment file."
+        )
+    if as_json:
+        typer.echo(json.dumps(table.to_json()))
+        return
+    typer.echo(str(table))
+    tested = [row.name for row in table.rows if row.name != "(intercept)" and not math.isnan(row.error)]
+    if tested:
+        typer.echo(f"Wald's test that all coefficients but the intercept are 0: {table.wald()}.")
 
 
 def coordinator_kit(folder: Path) -> Path | None:

@@ -36,6 +36,7 @@ from foedus.problem.terms import Mask, Where
 from foedus.problem.weights import SiteWeights, Weights
 from foedus.protocol.algorithm import Algorithm, Fit
 from foedus.protocol.participation import Coverage, Fraction
+from foedus.statistics.sandwich import check_terms
 from foedus.sums.masking import by_sums, check_shares, masking_of
 
 MASK = re.compile(r"(label|group)\s+(\S.*)")  # as in where = "label 1"
@@ -344,6 +345,11 @@ def build(
     except FoedusError as error:
         # the library speaks of clients; whoever writes an experiment file knows them as sites
         raise FoedusError(str(error).replace("client ", "site ", 1)) from None
+    if (errors := settings["summary"]["errors"]) is not None:
+        try:
+            check_terms(problem.terms, errors)
+        except FoedusError as error:
+            raise FoedusError(f"[summary]: {error}") from None
     try:
         check_caps(problem.terms)
     except FoedusError as error:
@@ -405,6 +411,7 @@ def rules_of(settings: Settings, cohort: Cohort, answers: Answers | None = None)
         answers=answers,
         count_rows=counts_rows(settings),
         private=settings["privacy"] is not None,
+        formula=settings["problem"]["formula"] or "",
     )
 
 

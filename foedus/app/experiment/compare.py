@@ -4,6 +4,7 @@ import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+from foedus.app.report import sweep
 from foedus.app.report.sections import figure_cell, noise_from_seed, total_epsilon
 from foedus.app.report.tradeoff import curves, one_problem
 from foedus.base.files import Json
@@ -27,7 +28,11 @@ def worst(run: Run) -> str:
 
 
 def table(runs: Mapping[str, Run], data_differ: bool = False) -> str:
-    """Return a table with one row a run, which is never cut off: a narrow terminal wraps whole lines."""
+    """Return a table with a row for each run, or each setting of several seeds; a narrow terminal wraps whole lines."""
+    if sweep.has_repetitions(runs):
+        titles, settings = sweep.summary_lines(runs)
+        lines = text_table(titles, settings, [0])
+        return "\n".join([*lines, caption(runs, data_differ)])
     epsilons = {name: total_epsilon(run) for name, run in runs.items()}
     methods = {name: str(run.settings["algorithm"]["name"]) for name, run in runs.items()}
     has_constraints = any(run.certificate.rows for run in runs.values())
@@ -62,7 +67,10 @@ def table(runs: Mapping[str, Run], data_differ: bool = False) -> str:
 def caption(runs: Mapping[str, Run], data_differ: bool = False) -> str:
     """Return how the figures were measured, and a sentence where the runs are of different problems."""
     text = "Measured over all sites at the returned model; stationarity is 0 at an optimum; time is without compiling."
-    if not all(run.converged for run in runs.values()):
+    if sweep.has_repetitions(runs):
+        text = "Mean ± standard deviation over the seeds of a setting, measured over all sites at the returned model; "
+        text += "sent bytes and time are means, time without compiling."
+    elif not all(run.converged for run in runs.values()):
         text += "\n* ended before its stopping test was passed."
     if data_differ:
         text += "\nThese runs are about different data, so their objectives do not compare."

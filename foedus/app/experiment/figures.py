@@ -98,6 +98,16 @@ def check_settings(settings: Settings) -> None:
             "[[constraints]] skip: under secure = true nobody knows which sites keep too few rows out for a bound, so "
             "that none can be left out; leave skip out, or secure."
         )
+    if settings["summary"]["errors"] is not None:
+        if settings["privacy"] is not None:
+            raise FoedusError(
+                "[summary]: the sites would send exact sums of their rows, and under [privacy] no exact figure leaves "
+                "them; leave one of the two out."
+            )
+        if not build.loss_of(settings).likelihood:
+            raise FoedusError(
+                f"[summary]: {build.loss_of(settings).name} is no likelihood, so it has no standard errors."
+            )
     if rates and build.loss_of(settings).kind != "classification":
         raise FoedusError(f"[[constraints]]: {rates[0].name} is about two classes, and this loss predicts a number.")
     if settings["privacy"] is not None and rates:
@@ -127,6 +137,8 @@ def add(run: Run, setup: RunSetup) -> None:
         return
     w = np.asarray(run.w)
     run.coefficients = coefficients_of(run, setup)
+    if (errors := setup.settings["summary"]["errors"]) is not None:
+        run.settings["summary"] = errors
     run.decision = decision_of(rates_of(setup.settings), setup, kept_out, w)
     if any(table.rows for table in kept_out.held_out.values()):
         arrays = {site: _arrays(setup, table) for site, table in kept_out.held_out.items()}
@@ -140,16 +152,23 @@ def coefficients_of(run: Run, setup: RunSetup) -> CoefficientTable | None:
     """Return the coefficients in units of the data; None under privacy, and where errors are not known."""
     if run.ledger is not None or run.worst_case is not None or run.certificate.silent:
         return None
+    errors, w = setup.settings["summary"]["errors"], np.asarray(run.w)
     try:
-        w = np.asarray(run.w)
-        return coefficients(setup.problem, w, run.multipliers, names=setup.rules.names, units=units_of(setup.rules))
+        return coefficients(
+            setup.problem, w, run.multipliers, names=setup.rules.names, units=units_of(setup.rules),
+            errors=errors or "hessian", secure=build.secure_of(setup.settings),
+        )  # fmt: skip
     except FoedusError:
+        if errors is not None:
+            raise
         return None
 
 
 def units_of(rules: Preprocessing) -> np.ndarray:
     """Return the matrix that turns the model's numbers into those for raw columns: per unit, not per deviation."""
     T = np.eye(len(rules.names))
+    if rules.formula:
+        return T  # whose columns are those of the data
     place = 0
     for rule in rules.columns:
         if isinstance(rule, Category):

@@ -22,6 +22,7 @@ from foedus.data.loaders import OPENML, SETS
 from foedus.data.partition import PARTITIONERS
 from foedus.data.preprocess import SCALES
 from foedus.data.sites import RULES
+from foedus.statistics.sandwich import ERRORS
 
 
 @dataclass(frozen=True)
@@ -104,6 +105,7 @@ PREPROCESS = {
 }
 PROBLEM = {
     "loss": Key("offer", "the loss of one row", {"name": "logistic"}),
+    "formula": Key("text", "the label and the model's columns, as 'y ~ age*sex'; every column when left out"),
     "where": Key("text", "the rows that count in the objective, as 'label 0' or 'group F'; all when left out"),
     "penalty": Key("offer", "a smooth penalty on the model, the intercept excepted"),
     "regularizer": Key("offer", "a regulariser of the model, the intercept excepted"),
@@ -131,6 +133,12 @@ RUN = {
     ),
     "secure": Key("flag", "whether the server sees sums over sites alone (masked sums)", False),
 }
+SUMMARY = {
+    "errors": Key(
+        "text", "how standard errors are computed: 'hessian' if the model is right, the others if not", None, ERRORS
+    ),
+    "cluster": Key("text", "the column that says which rows of a site belong together, for errors = 'cluster'"),
+}
 SECTIONS: dict[str, dict[str, Key]] = {
     "data": DATA,
     "partition": PARTITION,
@@ -139,6 +147,7 @@ SECTIONS: dict[str, dict[str, Key]] = {
     "participation": PARTICIPATION,
     "run": RUN,
     "evaluate": EVALUATE,
+    "summary": SUMMARY,
 }
 OPEN = ("algorithm", "constraints", "privacy")  # sections whose keys come from the package
 
@@ -232,9 +241,12 @@ def _read_settings(raw: Json, elsewhere: bool) -> Settings:
     if "data" not in raw:
         raise FoedusError("the section [data] is missing; it says where the sites' rows are.")
     settings["has_partition"] = "partition" in raw
+    if "summary" in raw and settings["summary"]["errors"] is None:
+        settings["summary"]["errors"] = "hessian" if settings["summary"]["cluster"] is None else "cluster"
     settings["algorithm"] = _read_algorithms(raw.get("algorithm"))
     settings["constraints"] = _read_constraints(raw.get("constraints", []))
     settings["privacy"] = _read_privacy(raw.get("privacy"))
+    _take_formula(settings)
     _check_data(settings, elsewhere)
     return settings
 
@@ -393,6 +405,30 @@ def _read_privacy(section: object) -> Json | None:
     return {"noise": offer.name, "budget": budget} | rest
 
 
+def _take_formula(settings: Settings) -> None:
+    """Give the columns that a formula names their roles; raise where [data] says otherwise."""
+    if (formula := settings["problem"]["formula"]) is None:
+        return
+    from foedus.data.formula import Design
+
+    design, data = Design(formula), settings["data"]
+    label = data["label"] or design.response
+    if design.response != label:
+        raise FoedusError(
+            f"[problem] formula: the left side must be the label {label!r} of [data]. Got {design.response!r} instead."
+        )
+    if design.offset is not None:
+        raise FoedusError("[problem] formula: an offset is not known in an experiment file; fd.glm takes one.")
+    if settings["privacy"] is not None:
+        raise FoedusError("[problem] formula does not go with [privacy]: no bound is known of its columns.")
+    for key in ("features", "drop"):
+        if data[key]:
+            raise FoedusError(f"[data] {key}: the formula in [problem] says which columns are features; leave it out.")
+    data["label"], data["features"] = label, tuple(name for name in design.names if name != label)
+    codes = [name for name in design.categories(()).values() if name not in data["categorical"]]
+    data["categorical"] = (*data["categorical"], *codes)
+
+
 def _check_data(settings: Settings, elsewhere: bool) -> None:
     """Raise where the keys of [data] and [partition] do not fit together."""
     data = settings["data"]
@@ -424,6 +460,11 @@ def _check_data(settings: Settings, elsewhere: bool) -> None:
         repeated = [name for place, name in enumerate(data[key] or ()) if name in data[key][:place]]
         if repeated:
             raise FoedusError(f"[data] {key} names {repeated[0]!r} twice; name each column once.")
+    errors, cluster = settings["summary"]["errors"], settings["summary"]["cluster"]
+    if (errors == "cluster") != (cluster is not None):
+        raise FoedusError(
+            "[summary]: errors = 'cluster' and cluster, the column that says which rows belong together, go together."
+        )
     for both in ("label", "group", "site"):
         if data[both] is not None and data[both] in data["drop"]:
             raise FoedusError(f"[data] drop: {data[both]!r} is the {both} and cannot be left out.")

@@ -5,7 +5,7 @@
     events.jsonl         one line an event, while the run goes
     run.ckpt             the state of a run that is not finished; run.federation that of one over sites started for it
     request.npz, submission.json    a submitted run that is not finished
-    run.json, history.npz, parameters.npz (and ledger.npz)    the finished run
+    run.json, history.npz, parameters.npz (and ledger.npz, plan.json)    the finished run
     asked.json           what was asked, in the words of the report
     report.html          the same for people
 
@@ -28,13 +28,13 @@ from foedus.base.files import Json, write_whole
 from foedus.data import tables
 from foedus.data.preprocess import Preprocessing
 from foedus.federation.flare.driver import KEPT
-from foedus.runtime.run import Run, load, versions
+from foedus.runtime.run import PLAN, Run, load, versions
 
 SCHEMA = 1
 REQUEST, SUBMISSION = "request.npz", "submission.json"
 OURS = (
     "experiment.json", "preprocessing.json", "events.jsonl", "run.ckpt", "run.json", "history.npz", "parameters.npz",
-    "ledger.npz", "asked.json", "report.html", "card.md", REQUEST, SUBMISSION,
+    "ledger.npz", "asked.json", "report.html", "card.md", REQUEST, SUBMISSION, PLAN,
 )  # fmt: skip
 
 
@@ -149,9 +149,9 @@ class Folder:
 
 
 def _is_run(entry: Path) -> bool:
-    """Whether an entry is a run directory of a sweep, or a sweep's report; a single run may be put beside them."""
+    """Whether an entry is a run directory of a sweep, or a page of the sweep; a single run may be put beside them."""
     return (entry / "experiment.json").is_file() or (
-        entry.name == "report.html" and not (entry.parent / "run.json").exists()
+        entry.name in ("report.html", "summary.csv") and not (entry.parent / "run.json").exists()
     )
 
 

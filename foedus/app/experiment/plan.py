@@ -15,7 +15,7 @@ from foedus.app.experiment.sweep import Settings
 from foedus.base.errors import FoedusError
 from foedus.base.files import Json
 from foedus.data.preprocess import FIGURES, Preprocessing
-from foedus.data.sites import Cohort, Roles
+from foedus.data.sites import NUMBERS, WORDS, Cohort, Roles, Sketch
 from foedus.data.sums import Answers
 from foedus.federation.approval import constraint_in_words
 from foedus.federation.holdout import SHARES, Holdout, is_share
@@ -83,6 +83,8 @@ class Plan:
         if not self.secure:
             return
         check_enough(sites, "sites")
+        if self.verified(sites):
+            masking_of(self.algorithm(sites), self._stand_in(sites).terms).check_size(1, sites)
         if isinstance(noise := sound_noise(self.algorithm(sites)), NoiseShares):
             noise.check_useful(max(1, len(self.roles.features or ())))
 
@@ -124,6 +126,16 @@ class Plan:
         return build.counts_rows(self.settings)
 
     @property
+    def summary(self) -> str | None:
+        """How the standard errors are computed that the sites are asked for at the end; None where they are not."""
+        return self.settings["summary"]["errors"]
+
+    @property
+    def formula(self) -> str:
+        """The formula whose columns the model's numbers belong to; empty without one."""
+        return self.settings["problem"]["formula"] or ""
+
+    @property
     def secure(self) -> bool:
         """Whether the server sees masked sums alone."""
         return build.secure_of(self.settings)
@@ -150,9 +162,25 @@ class Plan:
     def problem(self) -> Json:
         """The loss and the terms in words, for a person at a site who is asked to approve them."""
         terms = sorted(map(constraint_in_words, self._constraints()))
+        if self.formula:
+            terms.append(f"the model's columns are those of {self.formula}")
         if self.counts_rows:
             terms.append("sites weigh by their number of rows, which this site tells")
         return {"loss": build.loss_of(self.settings).name, "terms": terms}
+
+    @property
+    def sketch(self) -> Sketch | None:
+        """What each site's columns hold, where the file names its features: numbers, but for those it says hold words.
+
+        The labels are not known before sites tell; what is asked before that does not depend on them.
+        """
+        roles = self.roles
+        if roles.features is None:
+            return None
+        words = {*roles.categorical, *(self.settings["preprocess"]["categories"] or {})}
+        holds = tuple(WORDS if name in words else NUMBERS for name in roles.features)
+        labels = ("0", "1") if roles.positive is None else ("", str(roles.positive))
+        return Sketch(roles.features, holds, labels if roles.classification else (), ())
 
     def modules(self) -> tuple[str, ...]:
         """Return the module of an algorithm that is not of foedus."""
@@ -162,7 +190,12 @@ class Plan:
     def verified(self, sites: int) -> bool:
         """Return whether the sites check the server."""
         who = build.participation_of(self.settings)
-        return self.secure and is_verified(self.algorithm(sites), who, sites, has_own_data=False)
+        return self.secure and self._verify and is_verified(self.algorithm(sites), who, sites, has_own_data=False)
+
+    @property
+    def _verify(self) -> bool:
+        runtime = build.runtime_of(self.settings).get("runtime")
+        return runtime is None or runtime.verify
 
     def rules(self, cohort: Cohort, answers: Answers) -> Preprocessing:
         """Fit the preprocessing over the sites."""
@@ -202,4 +235,5 @@ class Plan:
             fit.problem, fit.algorithm, w0, run=run, sites=sites, seed=int(self.settings["seed"]),
             max_rounds=self.max_rounds, participation=setup.participation, secure=self.secure,
         )  # fmt: skip
-        return replace(order, holdout=self.holdout.to_json(), groups=rules.groups)
+        stated = {"groups": rules.groups, "verify": self._verify, "summary": self.summary}
+        return replace(order, holdout=self.holdout.to_json(), **stated)

@@ -14,7 +14,7 @@ from foedus.app.experiment import build, figures
 from foedus.app.experiment.build import RunSetup, fit_of
 from foedus.base.engine import float64
 from foedus.base.pytrees import nbytes
-from foedus.base.quantities import number, short, size
+from foedus.base.quantities import count, number, short, size
 from foedus.data import preprocess, tables
 from foedus.data.columns import Words, listing, missing_in, text_of
 from foedus.data.doubts import Doubt
@@ -318,7 +318,7 @@ def describe(setup: RunSetup, data: DataOutlook, out: Path, state: str) -> Group
     section(
         f"Training with {name_of(fit_of(setup).algorithm)}",
         [
-            f"before it, {rules.rounds} rounds find the scales and words of the columns: {size(rules.up)} up, "
+            f"before it, the scales and words of the columns in {count(rules.rounds, 'round')}: {size(rules.up)} up, "
             f"{size(rules.down)} down" + (f", privacy epsilon {rules.epsilon:g}" if rules.epsilon is not None else ""),
             f"each round asks {who}; a site receives {between(down)} and sends {between(up)}",
             rounds_of(setup, limit),

@@ -7,6 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import numpy as np
+
 from foedus.app.experiment import build, figures
 from foedus.app.experiment.execute import ExperimentOutcome, description_of, finish
 from foedus.app.experiment.file import Experiment
@@ -33,10 +35,12 @@ from foedus.privacy.releasing import noise_of
 from foedus.protocol.algorithm import name_of
 from foedus.runtime import spine
 from foedus.runtime.run import Run
+from foedus.statistics.coefficients import table_of
 from foedus.statistics.evaluate import Evaluation
 from foedus.statistics.rates import Decision
 
-TRIAL_POLICY: Json = {"min_subset": 1, "min_sites": 1}  # of sites on this machine: all rows are the caller's own
+# of sites on this machine: all rows are the caller's own, so single replies may be seen, over few rows
+TRIAL_POLICY: Json = {"min_subset": 1, "min_sites": 1, "secure": False}
 
 
 @dataclass(frozen=True)
@@ -116,6 +120,9 @@ def place_data(experiment: Experiment, federation: Federation, screen: Screen) -
         screen.say(
             f"{site} reads {path}" + (f", with the remedies of [data.sites.{name}]." if name in remedies else ".")
         )
+    screen.say(
+        "The sites of this trial let plain replies leave; the kits that are made for real sites do not (secure)."
+    )
 
 
 def _plan_of(experiment: Experiment, case: RunCase, sites: int) -> Plan:
@@ -217,7 +224,7 @@ def run_of(plan: Plan, rules: Preprocessing, result: Result, request: Request) -
     if result.interrupted:
         end = replace(end, reason="interrupted")
     parts = (result.interrupted, result.seconds, result.compile_seconds, tuple(result.refused), result.left_out)
-    outcome = spine.Outcome(end, history, *parts)
+    outcome = spine.Outcome(end, history, *parts, plan=result.plan)
     settings = spine.settings_of(
         order.algorithm, order.terms, order.participation, by_name=True, seed=order.seed, max_rounds=order.max_rounds
     )
@@ -228,5 +235,12 @@ def run_of(plan: Plan, rules: Preprocessing, result: Result, request: Request) -
         evaluation = Evaluation.from_json(result.evaluation)
         run.evaluations[evaluation.source] = evaluation
         run.ledger = figures.with_figures(run.ledger, order.terms, evaluation.noise)
+    if result.errors is not None and plan.summary is not None:
+        nu = end.multipliers.get("coupled", np.zeros(order.terms.rows[2]))
+        run.coefficients = table_of(
+            order.terms, result.errors, np.asarray(end.w), nu, names=rules.names, units=figures.units_of(rules),
+            errors=plan.summary,
+        )  # fmt: skip
+        run.settings["summary"] = plan.summary
     run.decision = None if result.decision is None else Decision.from_json(result.decision)
     return run

@@ -77,6 +77,7 @@ def roles_of(settings: Settings) -> Roles:
         label=label,
         positive=positive,
         group=group,
+        cluster=settings["summary"]["cluster"],
         features=request["features"],
         drop=request["drop"],
         categorical=request["categorical"],

@@ -65,6 +65,8 @@ def card(name: str, run: Run, request: Json | None = None) -> str:
         )
     else:
         lines += ["```text", str(ledger).replace("```", "'''"), "```"]
+    if stated := words.plan(run):
+        lines += ["", "## The plan", "", *(f"- {name}: {plain(text)}" for name, text in stated)]
     lines += ["", "## Limits", "", *(f"- {plain(text)}" for text in limits(run))]
     remarks = [*words.warnings(run, None if present is None else present[1]), *map(str, request.get("warnings", ()))]
     lines += [f"- {plain(text)}" for text in remarks]
@@ -111,7 +113,8 @@ def _coefficients(table: CoefficientTable) -> list[str]:
     ]
     rows = table.rows[:MOST]
     lines += ["| " + " | ".join(plain(cell) for cell in table.cells(row)) + " |" for row in rows]
-    return [*lines, "", *map(plain, table.notes)]
+    fit = [] if table.figures is None else [f"{table.figures}."]
+    return [*lines, "", *map(plain, [*fit, *table.notes])]
 
 
 def _certificate(run: Run) -> list[str]:

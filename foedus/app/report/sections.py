@@ -103,7 +103,7 @@ def _participation(who: Json) -> str:
     if who.get("name") == "Schedule":
         return "by a plan that was given" + losses
     share = float(who.get("fraction", 1.0))
-    every = f", each at least once in {who['every']} rounds" if "every" in who else ""
+    every = f", each at least once in {count(int(who['every']), 'round')}" if "every" in who else ""
     return ("all in every round" if share == 1 else f"{100 * share:g} % in each round, drawn anew{every}") + losses
 
 
@@ -274,6 +274,12 @@ def ledger(run: Run) -> Markup:
         bars = sites.bars(titles, rows)
     summary = words.capital(book.summary().splitlines()[0].removeprefix("privacy: "))
     return piece("ledger", summary, SIMULATED if is_simulated else "", bars, str(book))
+
+
+def plan(run: Run) -> Markup:
+    """Return the plan that the sites have agreed to; nothing for a simulation."""
+    rows = words.plan(run)
+    return piece("definitions", rows) if rows else Markup("")
 
 
 def noisy_caps(run: Run) -> Markup:

@@ -33,6 +33,22 @@ from foedus.sums.masks import require_cryptography
 PRIVATE, SENT, RECEIVED = "coordinator", "sent", "received"
 WORK, SETTINGS, CERTIFICATES = "order.npz", "settings.json", "certificates.json"
 RESULT = "result.npz"
+README = """\
+A run whose messages are files that people carry.
+
+plan.json      what is asked, of whom, and what leaves. Everybody may read it.
+site-NAME      the files for one site, and from it. Give each site its own folder, and no other.
+coordinator    keys, and copies of all files. It is for the coordinator alone.
+result         the model, its certificate and a report, once the run is over.
+
+At a site, in the folder that was given to it, with a table and a folder of the site's own:
+    foedus courier answer . --data mine.csv --home my-foedus
+It shows what would leave, asks, and writes one file, which goes back to the coordinator.
+The fingerprint of this project is {fingerprint}; the coordinator reads it to you by telephone.
+
+At the coordinator, when files have come back into these folders:
+    foedus courier next .
+"""
 TRIES = 1000  # an answer that is refused is asked for again, and it is people who give up
 
 
@@ -112,6 +128,7 @@ class CourierPlan:
         }
         write_whole(private / WORK, work.to_bytes(), private=True)
         public = {"run": work.run, "plan": digest, "sites": list(work.sites), "project": project.fingerprint}
+        write_whole(folder / "README.txt", README.format(fingerprint=project.fingerprint).encode())
         write_whole(folder / "plan.json", json.dumps(public | dict(words or {}), indent=1).encode())
         for part in (SENT, RECEIVED):
             (private / part).mkdir(mode=0o700)
@@ -273,8 +290,7 @@ class CourierPlan:
 
     def _play(self, progress: Progress) -> None:
         """Play the run from its beginning with all answers, up to what is asked next."""
-        rates = tuple(one.name for one in self.work.plan.holdout.rates) if isinstance(self.work, Request) else ()
-        transcript = Transcript(Foresight(rates))
+        transcript = Transcript(self._foresight())
         for number, exchange in enumerate(self.exchanges, start=1):
             for site in exchange["sites"]:
                 answer = self.answer(number, site)
@@ -304,6 +320,12 @@ class CourierPlan:
                 raise
         else:
             self._end(progress, result, transcript.last)
+
+    def _foresight(self) -> Foresight:
+        if not isinstance(self.work, Request):
+            return Foresight()
+        plan = self.work.plan
+        return Foresight(tuple(one.name for one in plan.holdout.rates), None if plan.secure else plan.sketch)
 
     def _write(self, progress: Progress, messages: Mapping[str, tuple[bytes, ...]], transcript: Transcript) -> None:
         """Write the files of the next exchange: first all of them into the private folder, then each to its site."""

@@ -16,6 +16,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+import numpy as np
+
 from foedus.base.errors import FoedusError
 from foedus.base.files import Json
 from foedus.federation import packing
@@ -194,3 +196,20 @@ def plain_arrays(payload: bytes) -> tuple[Json, ...]:
 def messages_of(contents: Sequence[bytes]) -> tuple[Message, ...]:
     """Return messages of a session as a file carries them."""
     return tuple(Message(one, plain_arrays(packing.unseal(one)[1])) for one in contents)
+
+
+def arrays_of(message: Message) -> list[np.ndarray]:
+    """Return the arrays of a message, as the file describes them; raise Unreadable where they do not fit."""
+    _, payload = packing.unseal(message.content)
+    arrays, start = [], 0
+    for one in message.arrays:
+        try:
+            kind, shape = np.dtype(one["dtype"]), tuple(int(n) for n in one["shape"])
+            end = start + kind.itemsize * int(np.prod(shape, dtype=np.int64))
+            arrays.append(np.frombuffer(payload[start:end], kind).reshape(shape))
+        except (KeyError, TypeError, ValueError):
+            raise Unreadable("its arrays are not what its header says.") from None
+        start = end
+    if start != len(payload):
+        raise Unreadable("its arrays are not what its header says.")
+    return arrays

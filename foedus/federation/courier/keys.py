@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING
 
 from foedus.base.errors import FoedusError
 from foedus.base.files import write_whole
-from foedus.federation.courier.file import COORDINATOR
+from foedus.federation.courier.file import COORDINATOR, CourierFile
 from foedus.sums.authority import Authority, key_of_pem, key_to_pem, new_key
-from foedus.sums.identity import Signer
+from foedus.sums.identity import COORDINATOR as COORDINATOR_ROLE
+from foedus.sums.identity import Signer, is_signed_by
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -129,11 +130,40 @@ def request_is_signed(request: str, site: str, statement: bytes, signature: byte
     return True
 
 
+def signer_of(one: CourierFile) -> str:
+    """Return in words who has signed a file, by what the file brings; it does not bring the root that you know."""
+    certificate, root = one.more.get("certificate", "").encode(), one.more.get("root", "").encode()
+    if one.sender == COORDINATOR:
+        if is_signed_by(COORDINATOR_ROLE, "", certificate, root, one.statement, one.signature):
+            return f"the coordinator of the project {certificate_fingerprint(root)}"
+    elif certificate:
+        if _is_signed_with(certificate, one):
+            return f"{one.sender}, with the key of the certificate in it, which the coordinator checks"
+    elif request_is_signed(one.more.get("request", ""), one.sender, one.statement, one.signature):
+        return f"a key of {one.sender} with the fingerprint {fingerprint_of(one.more['request'])}"
+    return "nobody: the signature does not fit, so it was changed on its way or made by somebody else"
+
+
+def _is_signed_with(certificate: bytes, one: CourierFile) -> bool:
+    from cryptography import x509
+    from cryptography.exceptions import InvalidSignature
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+
+    try:
+        public = x509.load_pem_x509_certificate(certificate).public_key()
+        if not isinstance(public, Ed25519PublicKey):
+            return False
+        public.verify(one.signature, one.statement)
+    except (InvalidSignature, ValueError):
+        return False
+    return True
+
+
 def fingerprint_of(request: str) -> str:
     """Return the fingerprint of the key in a request."""
     from cryptography import x509
 
-    return _in_groups(x509.load_pem_x509_csr(request.encode()).public_key())
+    return public_fingerprint(x509.load_pem_x509_csr(request.encode()).public_key())
 
 
 def certificate_fingerprint(certificate: bytes) -> str:
@@ -141,12 +171,13 @@ def certificate_fingerprint(certificate: bytes) -> str:
     from cryptography import x509
 
     try:
-        return _in_groups(x509.load_pem_x509_certificate(certificate).public_key())
+        return public_fingerprint(x509.load_pem_x509_certificate(certificate).public_key())
     except ValueError:
         raise FoedusError("it brings no certificate that can be read.") from None
 
 
-def _in_groups(public: object) -> str:
+def public_fingerprint(public: object) -> str:
+    """Return the fingerprint of a public key."""
     from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
     content = public.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)  # pyright: ignore[reportAttributeAccessIssue]

@@ -17,13 +17,16 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from foedus.base.errors import FoedusError
 from foedus.base.files import Json
 from foedus.data.preprocess import Preprocessing
+from foedus.data.sites import Sketch
 from foedus.federation import packing
 from foedus.federation.order import Order
 from foedus.runtime.run import versions
 
 ENOUGH = 2**40  # a foreseen number of rows, more than any term asks for
+SPARED = ("errors",)  # without whose answers the run goes on: the same exchange brings what is asked after them
 NOTED = ("cohort", "roster", "total", "join")  # what a site answers without a figure
 
 
@@ -41,9 +44,11 @@ class Foresight:
 
     Args:
         rates: the names of the terms on rates.
+        sketch: what the sites' columns hold, as far as the plan says.
     """
 
     rates: tuple[str, ...] = ()
+    sketch: Sketch | None = None
     order: Order | None = None
     rules: Preprocessing | None = None
 
@@ -65,6 +70,8 @@ class Foresight:
         ask = header["ask"]
         if ask in NOTED:
             return {"kept": []}, b""
+        if ask == "columns" and self.sketch is not None:
+            return {"versions": dict(versions()), "sketch": self.sketch.to_json()}, b""
         if ask == "prepare":
             return {"kept": dict.fromkeys(self.rates, ENOUGH)}, b""
         if ask == "hello" and self.rules is not None:
@@ -148,6 +155,8 @@ class Transcript:
         if not missing:
             return replies
         self.pending.append(missing)
+        if packing.unseal(next(iter(missing.values())))[0]["ask"] in SPARED:
+            raise FoedusError("its answer is not there yet.")
         foreseen = {site: self.foresight.reply(site, message) for site, message in missing.items()}
         if None in foreseen.values():
             raise self.awaited

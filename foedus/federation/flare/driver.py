@@ -56,6 +56,7 @@ class Flare:
             pauses. What cannot be true is in docs/federation.md.
         keep_going: how often to resume by itself after a crash.
         secure: whether the server sees masked sums alone, and no single site's reply; needs four sites at least.
+        verify: whether, with `secure`, every site adds the sums up itself and answers only at what follows from them.
 
     Example:
         >>> import foedus as fd
@@ -76,6 +77,7 @@ class Flare:
     misses: int = 2
     keep_going: int = 3
     secure: bool = False
+    verify: bool = True
     norm: float | None = None
     factor: float | None = 1e4
     offences: int | None = None
@@ -119,8 +121,11 @@ class Flare:
 
     @property
     def policy(self) -> Json:
-        """The policy of sites that are started for this run: all are the caller's own, and their data may be small."""
-        return {"modules": list(self.modules), "min_subset": 1, "min_sites": 1}
+        """The policy of sites that are started for this run: all are the caller's own, and their data may be small.
+
+        They let plain replies leave, and take part in masked sums that nobody checks, where `verify` says so.
+        """
+        return {"modules": list(self.modules), "min_subset": 1, "min_sites": 1, "secure": False, "verify": self.verify}
 
     def play(self, job: Job, *, watch: Watch | None, checkpoint: Checkpoint | None) -> Outcome:
         """Run the algorithm over real sites on this machine."""
@@ -143,6 +148,7 @@ class Flare:
             max_rounds=job.max_rounds,
             participation=job.participation,
             secure=job.masking is not None,
+            verify=self.verify,
         )
         self._check_everybody(order)
         Order.from_bytes(order.to_bytes(), self.modules)  # what no site can read is refused before it starts
@@ -183,7 +189,7 @@ class Flare:
         names, run = tuple(problem.names), uuid.uuid4().hex[:12] if checkpoint is None else checkpoint.fingerprint[:12]
         order = order_of(
             problem, algorithm, job.w0, run=run, sites=names, seed=job.seed, max_rounds=job.max_rounds,
-            participation=job.participation, secure=job.masking is not None,
+            participation=job.participation, secure=job.masking is not None, verify=self.verify,
         )  # fmt: skip
         self._check_everybody(order)
         submission = Submission.of(order, self.transport, self.patience)
@@ -267,4 +273,5 @@ def _outcome(result: Result) -> Outcome:
         refused=tuple(result.refused),
         left_out=result.left_out,
         opendp=True,
+        plan=result.plan,
     )
