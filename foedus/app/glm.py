@@ -17,6 +17,7 @@ from foedus.base.pytrees import PyTree
 from foedus.base.quantities import count
 from foedus.base.settings import check
 from foedus.data.columns import listing, text_of
+from foedus.data.formula import Design
 from foedus.problem import losses
 from foedus.problem.constraints import Linear
 from foedus.problem.likelihoods import Multinomial, Ordinal
@@ -25,7 +26,7 @@ from foedus.problem.problem import Problem
 from foedus.problem.terms import Constraint
 from foedus.runtime.run import Run
 from foedus.statistics.coefficients import Coefficient, CoefficientTable, coefficients, rise_of
-from foedus.statistics.formula import Design, FormulaRows, learn
+from foedus.statistics.formula import FormulaRows, learn
 from foedus.statistics.heterogeneity import Heterogeneity, heterogeneity
 from foedus.statistics.sandwich import ERRORS
 from foedus.statistics.survival.rows import SiteTable, tables_of
@@ -200,16 +201,16 @@ def glm(
     if weights is not None and family in SEVERAL:
         raise FoedusError(f"weights are not for a multinomial or an ordinal response, and family is {family!r}.")
     more = tuple(name for name in (weights, cluster) if name is not None)
-    listed = (Design(formula).response,) if family in SEVERAL else ()
-    design, here = learn(formula, tables_of(sites), more, secure, listed)
+    responses = (Design(formula).response,) if family in SEVERAL else ()
+    design, here = learn(formula, tables_of(sites), more, secure, responses)
     rows: Mapping[str, FormulaRows] = here.data  # pyright: ignore[reportAssignmentType]
-    made = {site: design.columns_of(own) for site, own in rows.items()}
-    names = next(iter(made.values()))[1]
+    designs = {site: design.columns_of(own.columns) for site, own in rows.items()}
+    names = next(iter(designs.values()))[1]
     if not names:
         raise FoedusError(f"the formula {formula!r} has no columns on its right side, not even a constant.")
-    shift, scale = _standard({site: X for site, (X, _) in made.items()}, names, secure)
+    shift, scale = _standard({site: X for site, (X, _) in designs.items()}, names, secure)
     units = _units(names, shift, scale)
-    X = {site: (own - shift) / scale for site, (own, _) in made.items()}
+    X = {site: (own - shift) / scale for site, (own, _) in designs.items()}
     codes = None
     if cluster is not None:
         codes = {site: text_of(own.table.columns[cluster]).codes.tolist() for site, own in rows.items()}
@@ -224,7 +225,7 @@ def glm(
     clients, start = {}, np.zeros(2)
     for site, own in rows.items():
         y = _response(design, own)
-        extra = [] if design.offset is None else [design.evaluate(design.offset, own)]
+        extra = [] if design.offset is None else [design.evaluate(design.offset, own.columns)]
         start += [np.sum(y), np.sum(np.exp(extra[0])) if extra else len(y)]
         extra += [_weights(weights, own, site)] if weights is not None else []
         clients[site] = X[site], np.column_stack([y, *extra]) if extra else y
@@ -232,10 +233,10 @@ def glm(
     if "(intercept)" in names:
         w0[names.index("(intercept)")] = _first_score(loss, family, start)
 
-    def fitted(loss: Loss, w0: np.ndarray) -> GlmFit:
+    def fit_of(loss: Loss, w0: np.ndarray) -> GlmFit:
         dispersion = getattr(loss, "alpha", None) if family == "negative_binomial" and alpha is None else None
         if design.offset is not None or weights is not None:
-            loss = losses.adjusted(loss, offset=design.offset is not None, weighted=weights is not None)
+            loss = losses.by_row(loss, offset=design.offset is not None, weight=weights is not None)
         problem = Problem(clients, loss=loss, weights="rows", constraints=list(constraints))
         size = max(1.0, float(np.sqrt(_mean_square(clients, secure))))
         run = solve(problem, InteriorPoint(eps1=EXACT * size, eps2=1e-9), w0=w0, secure=secure)
@@ -243,7 +244,7 @@ def glm(
         table = coefficients(problem, run.w, run.multipliers, names=names, units=units, secure=secure)
         return GlmFit(table, run, alpha=dispersion, rounds=run.rounds, problem=problem, units=units, **common)
 
-    fit = fitted(loss, w0) if family != "negative_binomial" or alpha is not None else _profiled(fitted, w0)
+    fit = fit_of(loss, w0) if family != "negative_binomial" or alpha is not None else _with_dispersion(fit_of, w0)
     return replace(fit, table=fit.summary(errors))
 
 
@@ -255,15 +256,16 @@ def _several(
     """The fit of a response of several classes."""
     if design.offset is not None:
         raise FoedusError(f"a {family} model takes no offset.")
-    found = design.levels[design.response]
-    levels = found if levels is None else tuple(levels)
-    if {*levels} != {*found} or len(levels) < 2:
+    choices = design.levels[design.response]
+    levels = choices if levels is None else tuple(levels)
+    if {*levels} != {*choices} or len(levels) < 2:
         raise FoedusError(
-            f"levels must be those of {design.response!r}, {listing(map(repr, found), 10)}. Got {levels!r}."
+            f"levels must be those of {design.response!r}, {listing(map(repr, choices), 10)}. Got {levels!r}."
         )
     place = {level: float(k) for k, level in enumerate(levels)}
     y = {
-        site: np.array([place[level] for level in own.columns[design.response].tolist()]) for site, own in rows.items()
+        site: np.array([place[level] for level in own.columns.columns[design.response].tolist()])
+        for site, own in rows.items()
     }
     several, last = len(levels), names.index("(intercept)") if "(intercept)" in names else None
     if family == "multinomial":
@@ -317,11 +319,11 @@ def _response(design: Design, rows: FormulaRows) -> np.ndarray:
             f"{rows.table.source}: the response {design.response!r} holds words; write {design.response} == "
             f"{levels[0]!r} on the left side of the formula to say which of them counts as 1."
         )
-    return design.evaluate(design.response, rows)
+    return design.evaluate(design.response, rows.columns)
 
 
 def _weights(name: str, rows: FormulaRows, site: str) -> np.ndarray:
-    column = rows.columns[name]
+    column = rows.columns.columns[name]
     if column.dtype == object or not np.all(column > 0):
         raise FoedusError(f"site {site!r}: the weights in {name!r} must be numbers > 0.")
     return column
@@ -383,16 +385,16 @@ def _check_end(run: Run, has_classes: bool, names: Sequence[str]) -> None:
         raise FoedusError(f"the fit did not come to an end: {run.reason}.")
 
 
-def _profiled(fitted: Callable[[Loss, np.ndarray], GlmFit], w0: np.ndarray) -> GlmFit:
+def _with_dispersion(fit_of: Callable[[Loss, np.ndarray], GlmFit], w0: np.ndarray) -> GlmFit:
     """The negative binomial fit whose dispersion has the largest likelihood."""
     from scipy.optimize import brentq
 
     fits: dict[float, GlmFit] = {}
 
     def rise(log_alpha: float) -> float:
-        near = min(fits, key=lambda known: abs(known - log_alpha), default=None)
+        near = min(fits, key=lambda key: abs(key - log_alpha), default=None)
         start = w0 if near is None else np.asarray(fits[near].run.w)
-        fits[log_alpha] = fit = fitted(losses.negative_binomial(math.exp(log_alpha)), start)
+        fits[log_alpha] = fit = fit_of(losses.negative_binomial(math.exp(log_alpha)), start)
         return rise_of(fit.problem, np.asarray(fit.run.w), "secure" in fit.run.settings)
 
     low, high = -1.0, 1.0

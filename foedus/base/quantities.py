@@ -41,13 +41,13 @@ def spread(values: Iterable[float]) -> str:
     return f"{mean:,.{max(digits, 0)}f} ± {deviation:,.{max(digits, 0)}f}".replace("-", "−")
 
 
-def short(value: float) -> str:
-    """Return a number with at most four digits, and an exponent without leading zeros, in letters of every terminal.
+def short(value: float, digits: int = 4) -> str:
+    """Return a number with at most so many digits, and an exponent without leading zeros, in letters of every terminal.
 
     >>> short(1e-6), short(2500000.0)
     ('1e-6', '2.5e6')
     """
-    mantissa, _, exponent = f"{value:.4g}".partition("e")
+    mantissa, _, exponent = f"{value:.{digits}g}".partition("e")
     return mantissa if not exponent else f"{mantissa}e{int(exponent)}"
 
 

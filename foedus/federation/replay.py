@@ -30,6 +30,11 @@ from foedus.sums.questions import Coding, Form
 OF_THE_MODEL = ("measure", "products", "errors", "evaluate", "rate")  # questions about the last model
 
 
+def history_of(before: bytes, words: np.ndarray) -> bytes:
+    """Return the digest of the sums so far and of one more, which are 64-bit integers, little-endian."""
+    return hashlib.sha256(before + np.ascontiguousarray(words, "<i8").tobytes()).digest()
+
+
 class Replay:
     """The server's part of a run, as a site plays it.
 
@@ -81,7 +86,7 @@ class Replay:
     def advance(self, forms: Sequence[Form], words: np.ndarray) -> None:
         """Go on with the sum of the round."""
         coding, here = Coding.of(forms[self.phase], self.terms.clients), np.ones(self.terms.clients, bool)
-        self.trace = hashlib.sha256(self.trace + words.tobytes()).digest()
+        self.trace = history_of(self.trace, words)
         self.play, _ = after_sum(self.few, self.algorithm, self.terms, self.phase, self.play, coding, words, here)
 
     @property

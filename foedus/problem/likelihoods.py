@@ -26,7 +26,7 @@ class Likelihood:
 
     classes: int
     likelihood: ClassVar[bool] = True
-    dispersed: ClassVar[bool] = False
+    has_dispersion: ClassVar[bool] = False
     ratio: ClassVar[str] = "odds ratio"
 
     def __post_init__(self) -> None:

@@ -53,7 +53,7 @@ class Loss:
     link: ClassVar[str] = "identity"  # of a regression: the function of the mean of y that z is; or "log"
     log_odds: ClassVar[bool] = False  # whether z is the logarithm of the odds of the positive class
     ratio: ClassVar[str] = ""  # what exp(coefficient) is called
-    dispersed: ClassVar[bool] = False  # whether the variance of y has a factor φ that is estimated
+    has_dispersion: ClassVar[bool] = False  # whether the variance of y has a factor φ that is estimated
     words: ClassVar[str] = ""  # what a report calls it
     expects: ClassVar[str] = "0/1 or -1/+1"  # the targets that `wrong_targets` lets through
 
@@ -123,7 +123,7 @@ class LeastSquares(Loss):
     nonnegative = True
     quadratic = True
     likelihood = True
-    dispersed = True
+    has_dispersion = True
 
     def value(self, z: Array, y: Array) -> Array:
         return 0.5 * (z - y) ** 2
@@ -348,7 +348,7 @@ class Gamma(Loss):
 
     words = "gamma loss"
     likelihood = True
-    dispersed = True
+    has_dispersion = True
     link = "log"
     expects = "numbers > 0"
     ratio = "ratio of means"
@@ -378,7 +378,7 @@ class Tweedie(Loss):
     power: float
     words: ClassVar[str] = "Tweedie loss"
     likelihood: ClassVar[bool] = True
-    dispersed: ClassVar[bool] = True
+    has_dispersion: ClassVar[bool] = True
     link: ClassVar[str] = "log"
     expects: ClassVar[str] = "numbers >= 0"
     ratio: ClassVar[str] = "ratio of means"
@@ -408,36 +408,46 @@ def _times_log(a: Array, b: Array) -> Array:
 
 
 @dataclass(frozen=True)
-class Adjusted(Loss):
-    """A loss whose rows have an offset, which is added to the score, or a weight; made by `fd.losses.adjusted`.
+class ByRow(Loss):
+    """A loss whose rows have an offset, which is added to the score, or a weight; made by `fd.losses.by_row`.
 
     The target of a row is then several numbers: y, and in this order its offset and its weight.
     """
 
     loss: Loss
     offset: bool = False
-    weighted: bool = False
+    weight: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("kind", "convex", "smooth", "nonnegative", "likelihood", "link", "log_odds", "ratio", "dispersed"):
+        for name in (
+            "kind",
+            "convex",
+            "smooth",
+            "nonnegative",
+            "likelihood",
+            "link",
+            "log_odds",
+            "ratio",
+            "has_dispersion",
+        ):
             object.__setattr__(self, name, getattr(self.loss, name))
         object.__setattr__(self, "expects", self.loss.expects)
-        object.__setattr__(self, "curvature", None if self.weighted else self.loss.curvature)
+        object.__setattr__(self, "curvature", None if self.weight else self.loss.curvature)
 
     @property
     def name(self) -> str:
-        parts = [word for word, has in (("offset", self.offset), ("weight", self.weighted)) if has]
+        parts = [word for word, has in (("offset", self.offset), ("weight", self.weight)) if has]
         return f"{self.loss.name} with {' and '.join(parts)}"
 
     @property
     def targets(self) -> int:
-        return 1 + self.offset + self.weighted
+        return 1 + self.offset + self.weight
 
     def wrong_targets(self, y: np.ndarray) -> list[float]:
         return self.loss.wrong_targets(y[..., 0])
 
     def _parts(self, z: Array, y: Array) -> tuple[Array, Array, Array | float]:
-        weight = y[..., 1 + self.offset] if self.weighted else 1.0
+        weight = y[..., 1 + self.offset] if self.weight else 1.0
         return (z + y[..., 1] if self.offset else z), y[..., 0], weight
 
     def value(self, z: Array, y: Array) -> Array:
@@ -461,7 +471,7 @@ class Adjusted(Loss):
         return weight * self.loss.figures(z, y)
 
     def log_likelihood(self, sums: np.ndarray, rows: float, dispersion: float) -> float:
-        if self.weighted and self.loss.dispersed:
+        if self.weight and self.loss.has_dispersion:
             return math.nan  # φ over the weight is another number for each row
         return self.loss.log_likelihood(sums, rows, dispersion)
 
@@ -611,21 +621,21 @@ def tweedie(power: float) -> Loss:
     return Tweedie(float(power))
 
 
-def adjusted(loss: Loss, *, offset: bool = False, weighted: bool = False) -> Loss:
+def by_row(loss: Loss, *, offset: bool = False, weight: bool = False) -> Loss:
     """Return a loss whose rows bring an offset or a weight with their y, as columns of y.
 
     Args:
         loss: of the score and y.
         offset: whether y has a column of numbers that are added to the scores, such as the logarithm of a time.
-        weighted: whether y has a column of weights > 0, by which the losses are multiplied; it is the last one.
+        weight: whether y has a column of weights > 0, by which the losses are multiplied; it is the last one.
 
     Example:
         >>> import foedus as fd, jax.numpy as jnp
-        >>> loss = fd.losses.adjusted(fd.losses.poisson, offset=True)
+        >>> loss = fd.losses.by_row(fd.losses.poisson, offset=True)
         >>> loss.slope(jnp.zeros(1), jnp.array([[3.0, 0.0]])).tolist()
         [-2.0]
     """
-    return Adjusted(loss, offset, weighted)
+    return ByRow(loss, offset, weight)
 
 
 def _check_eps(

@@ -21,8 +21,9 @@ import numpy as np
 from foedus.base.engine import float64
 from foedus.base.errors import FoedusError, did_you_mean
 from foedus.base.files import Json
-from foedus.base.notebook import text_table
+from foedus.base.notebook import latex_table, text_table
 from foedus.base.pytrees import PyTree
+from foedus.base.quantities import short
 from foedus.problem.likelihoods import Likelihood
 from foedus.problem.losses import Loss
 from foedus.problem.problem import Problem
@@ -103,7 +104,7 @@ class CoefficientTable:
         covariance: of the coefficients, row by row; 0 in what is held.
         figures: how well the model fits.
         clusters: how many clusters of rows there are, where errors are "cluster".
-        held: the score test of what holds the coefficients, where equalities alone bind.
+        equality_test: the score test of what holds the coefficients, where equalities alone bind.
         freedom: the degrees of freedom of t; None where z is used.
     """
 
@@ -115,7 +116,7 @@ class CoefficientTable:
     covariance: tuple[tuple[float, ...], ...] = ()
     figures: Figures | None = None
     clusters: int = 0
-    held: Test | None = None
+    equality_test: Test | None = None
     freedom: float | None = None
 
     def __getitem__(self, name: str) -> Coefficient:
@@ -190,18 +191,22 @@ class CoefficientTable:
 
     def score(self) -> Test:
         """Return the score test of the equalities under which this model was fitted; no larger model is needed."""
-        if self.held is None:
+        if self.equality_test is None:
             raise FoedusError(
                 "a score test is about the equalities that hold a model; fit the smaller model as the larger one with "
                 "fd.constraints.Linear(..., kind='==') and no other terms."
             )
-        return self.held
+        return self.equality_test
 
     def __str__(self) -> str:
         figures = [] if self.figures is None else [str(self.figures) + "."]
         return "\n".join([*text_table(self.titles, [self.cells(row) for row in self.rows]), *figures, *self.notes])
 
     __repr__ = __str__
+
+    def to_latex(self) -> str:
+        """Return the table as a `tabular` of LaTeX with the rules of booktabs."""
+        return latex_table(self.titles, [self.cells(row) for row in self.rows])
 
     def to_json(self) -> Json:
         """Return the table as JSON holds it; null stands for NaN."""
@@ -222,7 +227,7 @@ class CoefficientTable:
         own = dict(record) | {"rows": tuple(rows), "notes": tuple(record["notes"])}
         own["covariance"] = tuple(tuple(row) for row in record["covariance"])
         own["figures"] = None if record["figures"] is None else Figures(**record["figures"])
-        own["held"] = None if record["held"] is None else Test(**record["held"])
+        own["equality_test"] = None if record["equality_test"] is None else Test(**record["equality_test"])
         return CoefficientTable(**own)
 
 
@@ -231,7 +236,7 @@ def _exp(value: float) -> float:
 
 
 def _text(value: float, digits: int = 4) -> str:
-    return f"{value:.{digits}g}".replace("-", "−")
+    return short(value, digits).replace("-", "−")
 
 
 @float64()
@@ -334,7 +339,7 @@ def table_of(
     rows, (deviance, pearson, *sums) = int(total["rows"]), np.asarray(total["figures"], dtype=float)
     inverse, reachable = _on_face(K, face)
     free = reachable.shape[1]
-    dispersion = pearson / max(rows - free, 1) if loss.dispersed else 1.0
+    dispersion = pearson / max(rows - free, 1) if loss.has_dispersion else 1.0
     meat = dispersion * model if errors == "hessian" else square(total["meat"], dim)
     if errors == "HC1":
         meat = meat * rows / max(rows - free, 1)
@@ -351,7 +356,7 @@ def table_of(
     room = np.sum((T @ reachable) ** 2, axis=1) > FLAT * np.sum(T**2, axis=1)
     error = np.where(room & (error > 0), error, math.nan)
     freedom = None
-    if loss.dispersed:
+    if loss.has_dispersion:
         freedom = float(groups - 1 if groups else rows - free)
     labels = [f"w[{j}]" for j in range(dim)] if names is None else list(names)
     table = tuple(_row(name, v, e, freedom) for name, v, e in zip(labels, value.tolist(), error.tolist(), strict=True))
@@ -362,9 +367,9 @@ def table_of(
     is_fit = plain and equalities and even
     likelihood = loss.log_likelihood(np.array(sums), rows, dispersion) if is_fit else math.nan
     figures = Figures(rows, free, deviance, dispersion, pearson, likelihood if math.isfinite(likelihood) else None)
-    held = None
+    test = None
     if plain and equalities and binding:
-        held = _score_test(K, dispersion * model, np.asarray(total["slope"]), face)
+        test = _score_test(K, dispersion * model, np.asarray(total["slope"]), face)
     notes = tuple(_notes(terms, binding, errors, groups))
     return CoefficientTable(
         table,
@@ -375,7 +380,7 @@ def table_of(
         tuple(map(tuple, covariance.tolist())),
         figures,
         groups,
-        held,
+        test,
         freedom,
     )
 
@@ -424,8 +429,8 @@ def _on_face(K: np.ndarray, face: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     scale = 1.0 / np.sqrt(np.where(np.diag(K) > 0, np.diag(K), 1.0))
     K, Z = K * scale[:, None] * scale, np.eye(len(K))
     if np.any(face):
-        held, directions = np.linalg.eigh(_unit(face * scale[:, None] * scale))
-        Z = directions[:, held <= ON_FACE]
+        sizes, directions = np.linalg.eigh(_unit(face * scale[:, None] * scale))
+        Z = directions[:, sizes <= ON_FACE]
     values, vectors = np.linalg.eigh(Z.T @ K @ Z)
     steep = values > FLAT * max(float(np.max(values, initial=0.0)), 1e-300)
     basis = Z @ vectors[:, steep]
@@ -442,8 +447,8 @@ def _score_test(K: np.ndarray, meat: np.ndarray, slope: np.ndarray, face: np.nda
     inverse, reachable = _on_face(K, np.zeros_like(K))
     if reachable.shape[1] < len(K):
         return None
-    held, directions = np.linalg.eigh(_unit(face))
-    normal = directions[:, held > ON_FACE]
+    sizes, directions = np.linalg.eigh(_unit(face))
+    normal = directions[:, sizes > ON_FACE]
     step = normal.T @ inverse @ slope
     spread = normal.T @ inverse @ meat @ inverse @ normal
     return Test(float(step @ np.linalg.solve(spread, step)), normal.shape[1])

@@ -49,7 +49,7 @@ class Effect:
         tau2: the variance between sites, by DerSimonian and Laird.
         fixed: the mean by precision, with its standard error.
         random: the mean where sites differ by tau2, with its standard error.
-        shown: by site, the estimate and its standard error, of those that allow it.
+        by_site: by site, the estimate and its standard error, of those that allow it.
     """
 
     name: str
@@ -58,7 +58,7 @@ class Effect:
     tau2: float
     fixed: tuple[float, float]
     random: tuple[float, float]
-    shown: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    by_site: Mapping[str, tuple[float, float]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -86,8 +86,8 @@ class Heterogeneity:
              _number(e.fixed[0]), _between(e.fixed), _number(e.random[0]), _between(e.random))
             for e in self.effects
         ]  # fmt: skip
-        fitted, every = self.sites
-        note = f"From the own fits of {fitted} of {every} sites, of which sums alone were seen."
+        count, every = self.sites
+        note = f"From the own fits of {count} of {every} sites, of which sums alone were seen."
         return "\n".join([*text_table(titles, cells), note])
 
     __repr__ = __str__
@@ -98,7 +98,7 @@ class Heterogeneity:
     def forest(self, name: str) -> str:
         """Return a forest plot of one coefficient as SVG: the sites that allow it, and both pooled effects."""
         effect = self[name]
-        lines = [*effect.shown.items(), ("fixed effect", effect.fixed), ("random effect", effect.random)]
+        lines = [*effect.by_site.items(), ("fixed effect", effect.fixed), ("random effect", effect.random)]
         low = min(0.0, *(value - Q95 * error for _, (value, error) in lines))
         high = max(0.0, *(value + Q95 * error for _, (value, error) in lines))
         unit = 420.0 / ((high - low) or 1.0)
@@ -111,17 +111,17 @@ class Heterogeneity:
                 60 + 28 * row,
                 *(180 + unit * (v - low) for v in (value - Q95 * error, value, value + Q95 * error)),
             )
-            pooled = row >= len(effect.shown)
-            colour = "#2b5c9e" if pooled else "#222"
+            is_pooled = row >= len(effect.by_site)
+            colour = "#2b5c9e" if is_pooled else "#222"
             mark = f'<path d="M{a:.1f} {y}L{x:.1f} {y - 7}L{b:.1f} {y}L{x:.1f} {y + 7}Z" fill="{colour}"/>'
             line = f'<path d="M{a:.1f} {y}H{b:.1f}" stroke="{colour}" stroke-width="2"/>'
             square = f'{line}<rect x="{x - 5:.1f}" y="{y - 5}" width="10" height="10" fill="{colour}"/>'
             figure = f"{_number(value, 3)} ({_between((value, error))})"
-            parts.append(f'<text x="20" y="{y + 5}">{escape(label)}</text>{mark if pooled else square}')
+            parts.append(f'<text x="20" y="{y + 5}">{escape(label)}</text>{mark if is_pooled else square}')
             parts.append(f'<text x="620" y="{y + 5}">{figure}</text>')
-        hidden = self.sites[0] - len(effect.shown)
-        if hidden:
-            parts.append(f'<text x="20" y="{bottom + 20}" fill="#555">{hidden} sites are not shown.</text>')
+        rest = self.sites[0] - len(effect.by_site)
+        if rest:
+            parts.append(f'<text x="20" y="{bottom + 20}" fill="#555">{rest} sites are not shown.</text>')
         size = f'viewBox="0 0 860 {bottom + 40}" width="860" height="{bottom + 40}"'
         return (
             f'<svg xmlns="http://www.w3.org/2000/svg" {size} '
@@ -226,7 +226,7 @@ def own_fit(terms: Terms, data: Data) -> tuple[np.ndarray, np.ndarray] | None:
     matrix = gram(X, information)
     if not _is_firm(matrix):
         return None
-    dispersion = float(figures[1].sum()) / (rows - dim) if loss.dispersed else 1.0
+    dispersion = float(figures[1].sum()) / (rows - dim) if loss.has_dispersion else 1.0
     return (w, dispersion * np.linalg.inv(matrix)) if dispersion > 0 else None
 
 
@@ -267,26 +267,26 @@ def heterogeneity(
     centre = units @ np.asarray(w, dtype=float)
     data = {name: problem.client(i) for i, name in enumerate(problem.names)}
     sites, zero = Here(data, secure), np.zeros(dim)
-    fitted, sums = sites.total(OwnFit(terms, units, centre, zero))
-    if fitted < 2:
-        raise FoedusError(f"{fitted} of {len(data)} sites can fit this model to their own rows; expected at least 2.")
+    count, sums = sites.total(OwnFit(terms, units, centre, zero))
+    if count < 2:
+        raise FoedusError(f"{count} of {len(data)} sites can fit this model to their own rows; expected at least 2.")
     W, B, S, squares = np.asarray(sums)
     q, spread = np.maximum(S - B**2 / W, 0.0), W - squares / W
-    tau2 = np.maximum((q - (fitted - 1)) / spread, 0.0)
+    tau2 = np.maximum((q - (count - 1)) / spread, 0.0)
     _, again = sites.total(OwnFit(terms, units, centre, tau2))
     labels = [f"w[{j}]" for j in range(dim)] if names is None else list(names)
     own = {site: own_fit(terms, data[site]) for site in allow}
-    shown = {site: in_units(fit, units) for site, fit in own.items() if fit is not None}
+    estimates = {site: in_units(fit, units) for site, fit in own.items() if fit is not None}
     effects = tuple(
         Effect(
             name=labels[j],
-            q=Test(float(q[j]), int(fitted) - 1),
-            i2=float(max(0.0, 1.0 - (fitted - 1) / q[j])) if q[j] > 0 else 0.0,
+            q=Test(float(q[j]), int(count) - 1),
+            i2=float(max(0.0, 1.0 - (count - 1) / q[j])) if q[j] > 0 else 0.0,
             tau2=float(tau2[j]),
             fixed=(float(centre[j] + B[j] / W[j]), float(W[j] ** -0.5)),
             random=(float(centre[j] + again[1][j] / again[0][j]), float(again[0][j] ** -0.5)),
-            shown={site: (float(value[j]), float(error[j])) for site, (value, error) in shown.items()},
+            by_site={site: (float(value[j]), float(error[j])) for site, (value, error) in estimates.items()},
         )
         for j in range(dim)
     )
-    return Heterogeneity(effects, (int(fitted), len(data)))
+    return Heterogeneity(effects, (int(count), len(data)))

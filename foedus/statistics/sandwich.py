@@ -123,36 +123,36 @@ class Sandwich(Question):
     def answer(self, data: AtModel) -> PyTree:
         terms, w, mu = self.terms, np.asarray(self.w, dtype=float), np.asarray(data.mu, dtype=float)
         rows = Data({k: np.asarray(v) for k, v in data.data.items()})
-        scored = _OneScore(terms, rows, w) if terms.loss is not None else _SeveralScores(terms, rows, w)
+        own_rows = _OneScore(terms, rows, w) if terms.loss is not None else _SeveralScores(terms, rows, w)
         share = np.asarray(play(terms.share, rows)) / terms.clients
-        weight, second, own, coupled = self._of_constraints(rows, scored, w, share, mu)
+        weight, second, own, coupled = self._of_constraints(rows, own_rows, w, share, mu)
         bread = second
         if (penalty := terms.penalty_of(rows)) is not None:
             bread = bread + np.diag(np.asarray(penalty.bend(jnp.asarray(w)))) / terms.clients
         with threads_for(terms.dim):
-            bread = bread + scored.curvature(weight, self.errors == "hessian")
-            if isinstance(scored, _OneScore) and self.bread is not None:
-                return {"meat": triangle(self._levered(bread, scored, weight))}
-            answer = {"bread": bread, "model": scored.curvature(weight**2, True)}
+            bread = bread + own_rows.curvature(weight, self.errors == "hessian")
+            if isinstance(own_rows, _OneScore) and self.bread is not None:
+                return {"meat": triangle(self._with_leverage(bread, own_rows, weight))}
+            answer = {"bread": bread, "model": own_rows.curvature(weight**2, True)}
             if self.errors in ("HC0", "HC1"):
-                answer["meat"] = scored.squares(weight)
+                answer["meat"] = own_rows.squares(weight)
             counts, codes = share > 0, np.zeros(len(share), int)
             if self.errors == "cluster":
                 if CLUSTER not in rows:
                     raise FoedusError("errors = 'cluster' needs to know which rows belong together: name their column.")
                 _, codes = np.unique(np.asarray(rows[CLUSTER])[counts], return_inverse=True)
                 scores = np.zeros((codes.max(initial=-1) + 1, terms.dim))
-                np.add.at(scores, codes, scored.scores(weight)[counts])
+                np.add.at(scores, codes, own_rows.scores(weight)[counts])
                 answer["meat"] = scores.T @ scores
         lengths = np.linalg.norm(own, axis=1, keepdims=True)
         unit = own / np.where(lengths > 0, lengths, 1.0)
         equal = [c.equality for c in self._own_terms() for _ in range(self._count(c, rows))]
         matrices = {k: triangle(v) for k, v in (answer | {"face": unit.T @ unit}).items()}
         return matrices | {
-            "slope": scored.slope(share),
+            "slope": own_rows.slope(share),
             "coupled": coupled,
             "shares": np.array([share.sum(), np.sum(share**2)]),
-            "figures": np.sum(np.where(counts, scored.figures, 0.0), axis=1),
+            "figures": np.sum(np.where(counts, own_rows.figures, 0.0), axis=1),
             "rows": np.int64(counts.sum()),
             "binding": np.int64(len(own)),
             "held": np.int64(sum(equal)),
@@ -166,7 +166,7 @@ class Sandwich(Question):
         return len(c.labels(self.terms, rows))
 
     def _of_constraints(
-        self, rows: Data, scored: "_OneScore | _SeveralScores", w: np.ndarray, share: np.ndarray, mu: np.ndarray
+        self, rows: Data, own_rows: "_OneScore | _SeveralScores", w: np.ndarray, share: np.ndarray, mu: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
         """The weight of each row, second derivatives, the gradients of own rows that bind, those of coupled rows."""
         terms, dim = self.terms, len(w)
@@ -180,7 +180,7 @@ class Sandwich(Question):
             if isinstance(c, LossRows):
                 weights = np.asarray(c.weights(rows))
                 weight += multipliers @ weights
-                gradients = np.stack([scored.slope(some) for some in weights])
+                gradients = np.stack([own_rows.slope(some) for some in weights])
             elif isinstance(c, Linear):
                 gradients = np.asarray(rows[f"{c.key}.C"])
             else:
@@ -192,7 +192,7 @@ class Sandwich(Question):
                 binding.append(gradients[(multipliers > 0) | c.equality])
         return weight, second, np.concatenate(binding), coupled
 
-    def _levered(self, own: np.ndarray, scored: "_OneScore", weight: np.ndarray) -> np.ndarray:
+    def _with_leverage(self, own: np.ndarray, own_rows: "_OneScore", weight: np.ndarray) -> np.ndarray:
         """The meat with each row's leverage; refuses a bread that this site's own is no part of.
 
         A made-up bread would let one row outweigh all others in the sum.
@@ -204,10 +204,10 @@ class Sandwich(Question):
             raise FoedusError("the sum that leverages are asked for does not hold this site's own part.")
         values, vectors = np.linalg.eigh(bread * scale[:, None] * scale)
         steep = values > 1e-10 * max(float(values[-1]), 1e-300)
-        half = (scored.X * scale) @ (vectors[:, steep] / np.sqrt(values[steep]))
-        leverage = weight * scored.bend * np.sum(half**2, axis=1)
+        half = (own_rows.X * scale) @ (vectors[:, steep] / np.sqrt(values[steep]))
+        leverage = weight * own_rows.bend * np.sum(half**2, axis=1)
         power = 0.5 if self.errors == "HC2" else 1
-        return scored.squares(weight / np.maximum(1.0 - leverage, 1e-12) ** power)
+        return own_rows.squares(weight / np.maximum(1.0 - leverage, 1e-12) ** power)
 
 
 class _OneScore:

@@ -4,6 +4,7 @@ The server is whoever carries the messages: a lie changes what one site, or ever
 """
 
 import re
+import shutil
 import tempfile
 from dataclasses import replace
 from pathlib import Path
@@ -213,3 +214,21 @@ def test_a_site_that_signs_two_vectors_for_the_server_ends_the_run_before_anythi
     assert told == [0]
     assert any("was not made for this sum" in line for line in record(hall, VICTIM))
     assert hall.site[VICTIM].masks.site.rounds[1].disclosure is None, "nothing of the next sum is revealed"
+
+
+def test_a_run_that_is_begun_anew_with_a_site_that_colludes_goes_nowhere_else(tmp_path):
+    """Other numbers of one site would lead to other models, as often as the server likes."""
+    hall = SignedHall(tmp_path, five(), RUN[0], **RUN[1])
+    first = hall.play().conclusion.w
+    shutil.rmtree(tmp_path / "server")
+    hall.open_sites()
+    assert np.array_equal(hall.play().conclusion.w, first), "the same run again tells nothing new"
+    shutil.rmtree(tmp_path / "server")
+    shutil.rmtree(tmp_path / "site-5")
+    with np.load(tmp_path / "site-5.npz") as file:
+        np.savez(tmp_path / "site-5.npz", **{name: 100 * np.array(file[name]) for name in file.files})
+    hall.open_sites()
+    with pytest.raises((Paused, FoedusError)):
+        hall.play()
+    for site in ("site-1", "site-2", "site-3", "site-4"):
+        assert any("shown another sum of round 0 than before" in line for line in record(hall, site))

@@ -13,12 +13,12 @@ import pytest
 
 pytest.importorskip("psutil", reason="comes with NVIDIA FLARE: pip install 'foedus[flare]'")
 
-from foedus.federation.flare import party
+from foedus.federation.flare import party, processes
 
 # a party without FLARE: it begins a job in a session of its own, and waits
 PARTY = """
 import subprocess, sys, time
-from foedus.federation.flare.frames import end_with_supervisor
+from foedus.federation.flare.processes import end_with_supervisor
 end_with_supervisor()
 subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True)
 time.sleep(600)
@@ -38,7 +38,7 @@ def kit(tmp_path: Path):
     (tmp_path / "startup").mkdir()
     (tmp_path / "startup/fed_client.json").write_text(json.dumps({"client": {"fqsn": "north"}}))
     yield tmp_path
-    party.end_all(str(tmp_path))
+    processes.end_all(str(tmp_path))
 
 
 def supervise(kit: Path) -> subprocess.Popen:
@@ -48,7 +48,7 @@ def supervise(kit: Path) -> subprocess.Popen:
 def until(kit: Path, count: int, seconds: float = 60.0) -> list[int]:
     """Wait until so many processes carry the party's mark, and return them."""
     end = time.monotonic() + seconds
-    while len(pids := party.pids_with_mark(str(kit))) != count and time.monotonic() < end:
+    while len(pids := processes.pids_with_mark(str(kit))) != count and time.monotonic() < end:
         time.sleep(0.1)
     return pids
 
@@ -73,7 +73,7 @@ def test_what_is_left_of_a_party_ends_before_the_next_one_starts(kit):
     first.wait()
     second = supervise(kit)
     end = time.monotonic() + 60
-    while set(before) & set(party.pids_with_mark(str(kit))) and time.monotonic() < end:
+    while set(before) & set(processes.pids_with_mark(str(kit))) and time.monotonic() < end:
         time.sleep(0.1)
     assert not set(before) & set(until(kit, 2))
     second.send_signal(signal.SIGTERM)
@@ -111,7 +111,7 @@ def test_a_job_that_is_under_way_stays(kit, monkeypatch):
         os.utime(folder, (now - 3 * 86400 + number,) * 2)
     busy = str(uuid.UUID(int=0))
     program = [sys.executable, "-c", "import time; time.sleep(60)", "-n", busy]
-    with subprocess.Popen(program, env=os.environ | {party.MARK: str(kit)}) as process:
+    with subprocess.Popen(program, env=os.environ | {processes.MARK: str(kit)}) as process:
         assert kit / busy not in party.prune(kit, now)
         process.kill()
     assert (kit / busy).is_dir()

@@ -8,7 +8,8 @@ import pytest
 from formulaic import model_matrix
 
 import foedus as fd
-from foedus.statistics.formula import Design, learn
+from foedus.data.formula import Design
+from foedus.statistics.formula import learn
 from foedus.statistics.survival.rows import tables_of
 
 FORMULAS = (
@@ -38,7 +39,7 @@ def at_sites(whole: pd.DataFrame, cuts=(0, 50, 63, 100, 160)) -> dict[str, pd.Da
 def test_the_columns_are_those_of_the_pooled_rows(formula, secure):
     sites = at_sites(rows())
     design, here = learn(formula, tables_of(sites), (), secure)
-    X, names = zip(*(design.columns_of(own) for own in here.data.values()), strict=True)
+    X, names = zip(*(design.columns_of(own.columns) for own in here.data.values()), strict=True)
     pooled = model_matrix(formula.replace("ref='B'", "contr.treatment('B')"), pd.concat(sites.values())).rhs
     np.testing.assert_allclose(np.concatenate(X), pooled.to_numpy(), rtol=1e-12, atol=1e-12)
     expected = [name.replace("contr.treatment('B')", "ref='B'").replace("Intercept", "(intercept)") for name in pooled]
@@ -52,7 +53,7 @@ def test_rows_that_lack_a_value_are_left_out_before_anything_is_learnt():
     design, here = learn("y ~ center(x) + ward", tables_of(at_sites(whole)), (), False)
     complete = pd.concat(at_sites(whole).values()).dropna()
     pooled = model_matrix("y ~ center(x) + ward", complete).rhs
-    X = np.concatenate([design.columns_of(own)[0] for own in here.data.values()])
+    X = np.concatenate([design.columns_of(own.columns)[0] for own in here.data.values()])
     np.testing.assert_allclose(X, pooled.to_numpy(), rtol=1e-12, atol=1e-12)
     assert sum(own.missing for own in here.data.values()) == len(whole) - len(complete)
 

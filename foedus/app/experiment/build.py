@@ -411,6 +411,7 @@ def rules_of(settings: Settings, cohort: Cohort, answers: Answers | None = None)
         answers=answers,
         count_rows=counts_rows(settings),
         private=settings["privacy"] is not None,
+        formula=settings["problem"]["formula"] or "",
     )
 
 

@@ -139,7 +139,9 @@ def _one(
     tightest, silent = words.worst(run), run.certificate.silent
     tiles = evidence.tiles(run)
     if tightest is not None:
-        tiles.append(("Tightest in training", number(tightest.slack), f"slack at {tightest.site}"))
+        at_the_cap = abs(tightest.slack) <= run.certificate.eps2
+        where = f"slack at {tightest.site}" if not at_the_cap else tightest.site
+        tiles.append(("Tightest in training", "at its cap" if at_the_cap else number(tightest.slack), where))
     worst_case = getattr(run, "worst_case", None)
     if worst_case is not None:
         tiles.append(("Worst case", number(worst_case.value), worst_case.optimality))
@@ -199,7 +201,9 @@ def _several(runs: Mapping[str, Run], request: Json, page_charts: list[Chart]) -
     fewest = min(usable, key=lambda name: usable[name].traffic.up + usable[name].traffic.down)
     with_terms = any(run.certificate.rows or run.certificate.counts for run in runs.values())
     success = "is certified" if with_terms else "reached its stopping test"
-    first = f"{len(successes)} of {len(runs)} runs {'certified' if with_terms else 'reached their stopping test'}."
+    first = (
+        f"{len(successes)} of {count(len(runs), 'run')} {'certified' if with_terms else 'reached their stopping test'}."
+    )
     sentence = (
         f"The smallest objective among {'those' if successes else 'them'} is {number(runs[best].objective)}, by {best}"
     )

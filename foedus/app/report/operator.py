@@ -143,8 +143,8 @@ def metrics(scene: Scene) -> str:
         gauge(name, what, {label: figure(run) for label, run in zip(names, scene.runs, strict=True)})
     each = [(run, site, sight) for run in scene.runs for site, sight in run["sites"].items()]
     for name, what in OF_A_SITE.items():
-        known = {_labels(run=run["run"], site=site): sight.get(name) for run, site, sight in each}
-        gauge(f"site_{name}", what, {label: value for label, value in known.items() if value is not None})
+        values = {_labels(run=run["run"], site=site): sight.get(name) for run, site, sight in each}
+        gauge(f"site_{name}", what, {label: value for label, value in values.items() if value is not None})
     return "\n".join(lines) + "\n"
 
 
@@ -167,8 +167,8 @@ OF_A_SITE = {
 
 def _labels(**labels: str) -> str:
     """Labels as Prometheus reads them; what a name holds cannot end one."""
-    escaped = {name: str(text).translate(ESCAPES) for name, text in labels.items()}
-    return "{" + ",".join(f'{name}="{text}"' for name, text in escaped.items()) + "}"
+    texts = {name: str(text).translate(ESCAPES) for name, text in labels.items()}
+    return "{" + ",".join(f'{name}="{text}"' for name, text in texts.items()) + "}"
 
 
 ESCAPES = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n"})
@@ -209,14 +209,14 @@ def sites_table(run: Json, connected_sites: list[str]) -> Markup:
         cells = [
             state,
             "–" if age is None else f"{duration(age)} ago",
-            "–" if seconds is None else f"{seconds:.3g}",
+            "–" if seconds is None else duration(seconds),
             size(sight.get("bytes", 0)),
             number(sight.get("replies", 0)),
             number(sight.get("faults", 0)),
             "–" if releases is None else number(releases),
         ]
         lines.append(Line(name, [*map(Cell, cells)]))
-    heads = columns("State", "Last reply", "Seconds a round", "Bytes", "Replies", "Faults", "Releases", kind="t")
+    heads = columns("State", "Last reply", "Time of a round", "Bytes", "Replies", "Faults", "Releases", kind="t")
     note = "Releases are those that a site says it has made under its privacy budget; its own ledger stays there."
     return table([Column("Site", ""), *heads], lines, "") + piece("note", note)
 

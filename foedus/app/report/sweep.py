@@ -182,17 +182,17 @@ def _curve(name: str, series: Sequence[ChartSeries], colour: int) -> ChartSeries
     rounds = max(len(one.y) for one in series)
     ends = [np.minimum(np.arange(rounds), len(one.y) - 1) for one in series]
     y = np.array([one.y[index] for one, index in zip(series, ends, strict=True)])
-    sent = np.array([one.bytes_sent[index] for one, index in zip(series, ends, strict=True)])
+    traffic = np.array([one.bytes_sent[index] for one, index in zip(series, ends, strict=True)])
     band = (y.min(axis=0), y.max(axis=0)) if len(series) > 1 else None
-    return ChartSeries(name, y.mean(axis=0), sent.mean(axis=0), colour, band)
+    return ChartSeries(name, y.mean(axis=0), traffic.mean(axis=0), colour, band)
 
 
 def verdict(runs: Mapping[str, Run], alike: bool, data_differ: bool) -> words.Verdict:
     """Say how many runs ended well, and which setting has the least mean objective where all solve one problem."""
     settings = settings_of(runs)
     good = sum(setting.successes for setting in settings)
-    constrained = any(words.constrained(run) for run in runs.values())
-    success = "certified" if constrained else "reached their stopping test"
+    has_terms = any(words.constrained(run) for run in runs.values())
+    success = "certified" if has_terms else "reached their stopping test"
     seeds = sorted({len(setting.runs) for setting in settings})
     each = count(seeds[0], "seed") if len(seeds) == 1 else f"{number(seeds[0])} to {count(seeds[-1], 'seed')}"
     title = f"{count(len(settings), 'setting')} with {each} each"

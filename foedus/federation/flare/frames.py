@@ -11,22 +11,20 @@ the job's process notes it in a file, before it asks for such an answer. At a si
 Nothing that takes long to import is imported here.
 """
 
-import os
 import runpy
 import sys
-import threading
 import time
 import tomllib
 from pathlib import Path
 from typing import Any
 
 from foedus.federation.flare.patches import NOTE, limit_frames
+from foedus.federation.flare.processes import end_with_supervisor
 
 OWN = 2**24 + 2**20  # bytes: FLARE's own messages, and headers of ours, take far fewer
 HEADERS = 2**16  # bytes: what FLARE's headers take at the most
 LARGEST = 2**30  # bytes of a message at a site whose file says nothing
 LOOK_SECONDS = 1.0  # between two looks at the jobs' files
-SUPERVISOR = "FOEDUS_SUPERVISOR"  # the variable with the process that looks after a party
 FOLDER = "foedus-runs/limits"  # in a kit: a file for each job, with the bytes of its largest answer
 
 
@@ -68,22 +66,6 @@ def _policy_of(kit: Path) -> int:
         return size if isinstance(size, int) else LARGEST
     except (OSError, ValueError, KeyError, TypeError):
         return LARGEST
-
-
-def end_with_supervisor() -> None:
-    """End this party, and the processes of its jobs, when the process that looks after it is gone."""
-    supervisor = os.environ.get(SUPERVISOR, "")
-
-    def watch() -> None:
-        while str(os.getppid()) == supervisor:
-            time.sleep(LOOK_SECONDS)
-        from foedus.federation.flare.party import MARK, end_all
-
-        end_all(os.environ[MARK])
-        os._exit(1)
-
-    if supervisor:
-        threading.Thread(target=watch, name="supervisor", daemon=True).start()
 
 
 def main() -> None:

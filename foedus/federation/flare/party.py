@@ -26,9 +26,9 @@ from foedus.base.quantities import count, duration
 from foedus.federation.flare import frames
 from foedus.federation.flare.certificates import warnings_of
 from foedus.federation.flare.kits import check_kit
+from foedus.federation.flare.processes import MARK, SUPERVISOR, alive, began, end_all, pids_with_mark
 from foedus.federation.names import RUNS
 
-MARK = "FOEDUS_PARTY"  # the variable that a party and the processes of its jobs carry
 RECORD = "party.json"  # in the party's own records: the process that looks after it
 LOG = "out.log"
 AGAIN_SECONDS = 5.0  # before a party that has crashed is started again
@@ -61,7 +61,7 @@ def command_of(kit: Path) -> list[str]:
 def environment_of(mark: str) -> dict[str, str]:
     """Return the environment of a party's process, which ends when this process ends."""
     own = {"MALLOC_ARENA_MAX": "2", "JAX_PLATFORMS": os.environ.get("JAX_PLATFORMS", "cpu"), MARK: mark}
-    return os.environ | own | {frames.SUPERVISOR: str(os.getpid())}
+    return os.environ | own | {SUPERVISOR: str(os.getpid())}
 
 
 def begin(kit: Path, mark: str) -> subprocess.Popen[bytes]:
@@ -151,16 +151,16 @@ def prune(kit: Path, now: float | None = None) -> list[Path]:
     party's own records are not among them.
     """
     now = time.time() if now is None else now
-    deleted = []
+    paths = []
     for place in (kit, kit / "storage" / "jobs"):
         jobs = [path for path in place.glob("*") if path.is_dir() and JOB.fullmatch(path.name)]
-        ages = {path: now - _touched(path) for path in jobs}
+        ages = {path: now - _time_of_change(path) for path in jobs}
         old = [path for path in sorted(jobs, key=lambda path: ages[path])[MOST_JOBS:] if ages[path] > KEPT_SECONDS]
         busy = _jobs_under_way(str(kit)) if old else set()
         for path in old:
             if path.name not in busy:
                 shutil.rmtree(path, ignore_errors=True)
-                deleted.append(path)
+                paths.append(path)
     if (log := kit / LOG).is_file() and log.stat().st_size > MOST_LOG:
         with log.open("r+b") as file:  # the party's process goes on appending to the same file
             file.seek(-MOST_LOG // 2, os.SEEK_END)
@@ -168,7 +168,7 @@ def prune(kit: Path, now: float | None = None) -> list[Path]:
             file.seek(0)
             file.write(newest)
             file.truncate()
-    return deleted
+    return paths
 
 
 def _jobs_under_way(mark: str) -> set[str]:
@@ -184,7 +184,7 @@ def _jobs_under_way(mark: str) -> set[str]:
     return {match[0] for line in lines for match in JOB.finditer(line)}
 
 
-def _touched(folder: Path) -> float:
+def _time_of_change(folder: Path) -> float:
     """Return when anything in a folder was last changed."""
     times = [folder.stat().st_mtime]
     for path in folder.rglob("*"):
@@ -259,55 +259,3 @@ def running(kit: Path) -> int | None:
 
 
 # --- processes ---
-
-
-def began(pid: int) -> float:
-    """Return when a process began, by which another process of the same number is told from it."""
-    import psutil
-
-    return psutil.Process(pid).create_time()
-
-
-def alive(record: Json | None) -> int | None:
-    """Return the id, if the process with this id is still the one that was started."""
-    import psutil
-
-    if not record:
-        return None
-    try:
-        process = psutil.Process(record["pid"])
-        same = abs(process.create_time() - record["began"]) < 1.0 and process.status() != psutil.STATUS_ZOMBIE
-        return record["pid"] if same else None
-    except psutil.NoSuchProcess:
-        return None
-
-
-def pids_with_mark(mark: str) -> list[int]:
-    """Return the processes that carry this party's mark in their environment."""
-    import psutil
-
-    pids = []
-    for process in psutil.process_iter():
-        try:
-            if process.environ().get(MARK) == mark and process.status() != psutil.STATUS_ZOMBIE:
-                pids.append(process.pid)
-        except (psutil.NoSuchProcess, psutil.AccessDenied, OSError):
-            continue
-    return pids
-
-
-def end_all(mark: str) -> bool:
-    """End all processes of a party; return whether there were any."""
-    had_any = False
-    for _ in range(50):
-        pids = [pid for pid in pids_with_mark(mark) if pid != os.getpid()]
-        if not pids:
-            break
-        had_any = True
-        for pid in pids:
-            try:
-                os.kill(pid, signal.SIGKILL)
-            except ProcessLookupError:
-                continue
-        time.sleep(0.05)
-    return had_any

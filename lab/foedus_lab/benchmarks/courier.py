@@ -29,14 +29,14 @@ def exchanges(quick: bool) -> list[Measurement]:
     """Count exchanges and bytes of a few runs of 30 columns at five sites."""
     if find_spec("cryptography") is None:
         return []
-    capped = Problem(_sites(), loss=fd.losses.logistic, constraints=[fd.constraints.LossCap(fd.label(1), 0.55)])
+    with_caps = Problem(_sites(), loss=fd.losses.logistic, constraints=[fd.constraints.LossCap(fd.label(1), 0.55)])
     free = Problem(_sites(), loss=fd.losses.logistic)
     cases: dict[str, tuple[Problem, Algorithm, bool]] = {
-        "logistic, a cap at each site, InteriorPoint": (capped, fd.InteriorPoint(), False),
+        "logistic, a cap at each site, InteriorPoint": (with_caps, fd.InteriorPoint(), False),
         "logistic, no terms, InteriorPoint": (free, fd.InteriorPoint(), False),
     }
     if not quick:
-        cases["the first, under masks that sites check"] = capped, fd.InteriorPoint(), True
+        cases["the first, under masks that sites check"] = with_caps, fd.InteriorPoint(), True
         cases["logistic, no terms, FedAvg, 20 rounds"] = free, fd.FedAvg(k0=2), False
     return [_one(what, *case) for what, case in cases.items()]
 
@@ -66,12 +66,12 @@ def _one(what: str, problem: Problem, algorithm: Algorithm, secure: bool) -> Mea
             settings.parent.mkdir(parents=True)
             settings.write_text(f"[data]\nfile = '../../{name}.npz'\n{POLICY}")
         plan = CourierPlan.make(order, place / "plan")
-        result, carried = _carry(plan, {name: CourierSite(place / f"home-{name}") for name in order.sites})
+        result, sizes = _carry(plan, {name: CourierSite(place / f"home-{name}") for name in order.sites})
         requests = "" if secure else str(_requests(order, place))
         count = len(plan.exchanges)
     extra = {
         "exchanges": count, "rounds": len(result.history["phase"]), "requests over a network": requests,
-        "largest file, kB": f"{max(carried) / 1000:.1f}", "all files, kB": f"{sum(carried) / 1000:.0f}",
+        "largest file, kB": f"{max(sizes) / 1000:.1f}", "all files, kB": f"{sum(sizes) / 1000:.0f}",
         "certified": result.conclusion.certificate.holds(),
     }  # fmt: skip
     return Measurement(what, float("nan"), extra=extra)
