@@ -230,6 +230,7 @@ def test_a_private_masked_model_by_courier_spends_what_was_stated_at_every_site(
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1200)
 def test_a_masked_model_under_a_cap_takes_the_exchanges_that_the_plan_has_said(tmp_path):
     text = NEYMAN_PEARSON.replace("max_rounds = 10", "max_rounds = 12\nsecure = true")
     ward = CourierWard(tmp_path, text, {"secure_min": 3}, fifth=True)
@@ -542,7 +543,8 @@ def test_five_folders_come_through_every_fault(steps):
 
 
 @pytest.mark.slow
-@settings(properties, max_examples=60)
+@pytest.mark.timeout(1200)
+@settings(properties, max_examples=40)
 @given(STEPS)
 def test_five_folders_come_through_every_fault_many_times(steps):
     through_faults(steps)
