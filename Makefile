@@ -10,7 +10,7 @@ READY := $(VENV)/ready
 # compiled programs, kept between runs
 export FOEDUS_CACHE ?= $(CURDIR)/$(VENV)/cache
 
-.PHONY: help demo test test-all test-browser mutants docs lint format bench clean
+.PHONY: help demo test test-all test-browser mutants docs picture package lint format bench clean
 
 help:
 	@echo "make demo      compare algorithms on data that comes with scikit-learn; ARGS='--help' shows the options"
@@ -19,6 +19,8 @@ help:
 	@echo "make test-browser  open the report in a headless Chromium, which is installed if apt can"
 	@echo "make mutants   change each line that a guarantee rests on, and see a test fail; ARGS='word' takes some of them"
 	@echo "make docs      build the documentation into out/docs"
+	@echo "make picture   make the picture of a report that README and the first page show; it needs Chromium"
+	@echo "make package   build wheel and sdist, and try them in environments of their own"
 	@echo "make lint      check style and types"
 	@echo "make format    rewrite the sources in the project's style"
 	@echo "make bench     measure the speed of this machine's rounds, gradients and start-up"
@@ -48,6 +50,18 @@ mutants: $(READY)
 docs: $(READY)
 	@$(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt -e '.[docs]'
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet --site-dir out/docs
+
+CHROMIUM ?= $(firstword $(shell command -v chromium chromium-browser google-chrome))
+SHOT := $(CHROMIUM) --headless --no-sandbox --disable-gpu --hide-scrollbars --window-size=1280,1000
+picture: $(BASE)
+	rm -rf out/picture && mkdir -p out/picture
+	cd out/picture && $(abspath $(BIN))/foedus init --example
+	cd out/picture && $(abspath $(BIN))/foedus run --quiet hospital.toml
+	$(SHOT) --screenshot=docs/report.png out/picture/runs/hospital/report.html
+	$(SHOT) --blink-settings=preferredColorScheme=0 --screenshot=docs/report-dark.png out/picture/runs/hospital/report.html
+
+package: $(READY)
+	$(BIN)/python tests/pages/package.py
 
 lint: $(READY)
 	$(BIN)/ruff check

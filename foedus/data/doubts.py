@@ -8,10 +8,11 @@ The limits below are chosen so that data in order raise no doubt: breast-cancer,
 random to 2, 5 and 20 sites, raise none (tests/data/test_doubts.py).
 """
 
+import difflib
 import re
 import zlib
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -29,7 +30,8 @@ from foedus.data.columns import (
     visible_form,
     with_codes,
 )
-from foedus.data.sites import Cohort
+from foedus.data.formats import with_point
+from foedus.data.sites import Cohort, Roles
 from foedus.data.tables import Table
 
 
@@ -40,19 +42,26 @@ class Doubt:
     site: str
     column: str
     text: str
-    remedy: tuple[str, ...] = ()  # lines of TOML for the site's section; of several sites, for the section of each
+    remedy: tuple[str, ...] = ()  # lines of TOML for the section of each site in `at`
+    at: tuple[str, ...] = ()  # the sites, where `site` names several
+    sure: bool = False  # whether 'foedus check --fix' may write the lines without anybody's judgement
+
+    @property
+    def sites(self) -> tuple[str, ...]:
+        """The sites that the remedy is for."""
+        return self.at or (self.site,)
 
     def __str__(self) -> str:
         place = f"{self.site}, column {self.column!r}" if self.column else self.site
-        section = f"[data.sites.{toml_key(self.site)}]" if ", " not in self.site else "[data.sites.NAME] of each"
-        lines = "".join(f"\n      under {section}: {line}" for line in self.remedy)
+        sections = " and ".join(f"[data.sites.{toml_key(site)}]" for site in self.sites)
+        lines = "".join(f"\n      under {sections}: {line}" for line in self.remedy)
         return f"{place}: {self.text}{lines}"
 
 
 def toml_text(text: str) -> str:
     """Return a text in the quotes of TOML, with the codes of characters that nobody sees."""
-    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
-    return '"' + "".join(f"\\U{ord(c):08X}" if is_invisible(c) else c for c in escaped) + '"'
+    quote = text.replace("\\", "\\\\").replace('"', '\\"')
+    return '"' + "".join(f"\\U{ord(c):08X}" if is_invisible(c) else c for c in quote) + '"'
 
 
 def toml_key(name: str) -> str:
@@ -76,6 +85,8 @@ def drop_line(column: str) -> str:
 
 
 ROWS = 4000  # of a site that are enough to see the direction of its labels
+MANY = 50_000  # rows whose copies are worth giving back to the system after each column
+WIDE = 1000  # columns beyond which so many rows of all sites are
 LEVELS = 30  # words of a column that are enough for the same
 ODD = np.uint64(0x9E3779B97F4A7C15)  # 2⁶⁴ divided by the golden ratio, the usual multiplier of hashing
 ACCIDENTS = 0.05  # how many equal pairs of different rows a table may be expected to have at most
@@ -92,9 +103,10 @@ LABEL_CHANCE = 0.01  # for a site with one class, which is doubted earlier: a lo
 MOSTLY = 0.5  # a property of more than this share of the rows, or sites, is what is usual there
 SHAPE_SHARE = 0.8  # a column is one of dates where this share of its words look like dates; a few may be typing errors
 MISSING_EXCESS = 0.3  # how much larger the missing share of a site must be than the median of the others
+NEAR = 1.3  # medians of magnitudes that are not even this far apart are not looked at further
 UNIT_FACTOR = 5.0  # medians this far apart are doubted whatever the spread
 CLOSE_FACTOR, CLOSE_SPREADS = 1.8, 2.5  # medians this far apart, if they also differ by so many widths of the spread
-UNIT_ERROR = 0.25  # how far, in the logarithm, a factor may be from that of a change of units to be called one
+UNIT_ERROR = 0.2  # how far, in the logarithm, a factor may be from that of a change of units to be called one
 OUTLIERS, GAP, FAR, FAR_LOG = 0.005, 1.5, 10.0, 5.0  # share of rows, gap in widths of the rest, robust scales
 SAME = 1e-12  # from a correlation of 1: a number that is the label in other units
 IDENTITY_ROWS = 20  # in fewer rows, values that all differ are no surprise
@@ -102,7 +114,8 @@ TRUTH = (("yes", "no"), ("y", "n"), ("true", "false"), ("t", "f"), ("1", "0"), (
 DATE = re.compile(r"\d{4}[-/.]\d{1,2}[-/.]\d{1,2}([ T].*)?|\d{1,2}[-/.]\d{1,2}[-/.](\d{2}|\d{4})([ T].*)?")
 COMMA = re.compile(r"[-+]?\d{1,3}(\.\d{3})*,\d+|[-+]?\d+,\d+")
 IDENTITY = {"id", "pid", "mrn", "uid", "uuid", "key", "index", "patientid", "caseid", "subjectid", "nr", "patient"}
-UNITS = {7: "days to weeks", 12: "months to years", 60: "minutes to hours", 100: "centimetres to metres",
+UNITS = {7: "days to weeks", 12: "months to years", 18.02: "mg/dl to mmol/l of glucose",
+         38.67: "mg/dl to mmol/l of cholesterol", 60: "minutes to hours", 100: "centimetres to metres",
          365.25: "days to years", 1000: "grams to kilograms"}  # fmt: skip
 
 
@@ -221,8 +234,14 @@ def _area(scores: np.ndarray, y: np.ndarray) -> float:
     return float((ranks[ones].sum() - n1 * (n1 + 1) / 2) / (n1 * n0))
 
 
-def _moments(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    return a.T @ a / len(b), a.T @ b / len(b)
+def _least_squares(parts: list[tuple[np.ndarray, np.ndarray]]) -> np.ndarray:
+    """The ridge fit to the mean of the sites' normal equations; where columns are more than rows, by rows' products."""
+    pieces = [(A / (len(b) * len(parts)) ** 0.5, b / (len(b) * len(parts)) ** 0.5) for A, b in parts]
+    Z, t = np.concatenate([A for A, _ in pieces]), np.concatenate([b for _, b in pieces])
+    rows, columns = Z.shape
+    if rows < columns:
+        return Z.T @ np.linalg.solve(Z @ Z.T + RIDGE * np.eye(rows), t)
+    return np.linalg.solve(Z.T @ Z + RIDGE * np.eye(columns), Z.T @ t)
 
 
 def _first(column: np.ndarray) -> np.ndarray:
@@ -238,9 +257,10 @@ def agreement(cohort: Cohort) -> list[tuple[str, str]]:
     """
     draw = np.random.default_rng(0)
     sample = {}
+    most = ROWS if len(cohort.features) <= WIDE else max(FEW, WIDE // len(cohort.tables))
     for site, table in cohort.tables.items():
         rows = np.arange(table.rows)
-        sample[site] = rows if len(rows) <= ROWS else np.sort(draw.choice(rows, ROWS, replace=False))
+        sample[site] = rows if len(rows) <= most else np.sort(draw.choice(rows, most, replace=False))
     scales = {}
     for name in cohort.features:
         columns = [t.columns[name] for t in cohort.tables.values()]
@@ -255,12 +275,11 @@ def agreement(cohort: Cohort) -> list[tuple[str, str]]:
     if len(two) < 2:
         return []
     # centred at each site, so that a site's share of the classes and its level of a column do not matter
-    moments = {s: _moments(x[s] - x[s].mean(axis=0), y[s] - y[s].mean()) for s in two}
+    deviations = {s: (x[s] - x[s].mean(axis=0), y[s] - y[s].mean()) for s in two}
     sentences = []
     for site in two:
         others = [s for s in two if s != site]
-        gram = np.mean([moments[s][0] for s in others], axis=0)
-        w = np.linalg.solve(gram + RIDGE * np.eye(len(gram)), np.mean([moments[s][1] for s in others], axis=0))
+        w = _least_squares([deviations[s] for s in others])
         mine = _area(x[site] @ w, y[site])
         n1 = float(y[site].sum())
         n0 = len(y[site]) - n1
@@ -278,6 +297,10 @@ def doubts(cohort: Cohort) -> list[Doubt]:
     """Return all doubts about the tables of a cohort, in the order of its columns; labels and whole rows come last."""
     tables, roles = cohort.tables, cohort.roles
     results: list[Doubt] = []
+    rows, labels = (
+        sum(table.rows for table in tables.values()),
+        {site: cohort.y(table) for site, table in tables.items()},
+    )
     names: list[str] = [*cohort.features, *([roles.group] if roles.group else []), roles.label]
     for name in dict.fromkeys(names):  # the group may be a feature too
         columns = {site: table.columns[name] for site, table in tables.items()}
@@ -285,9 +308,10 @@ def doubts(cohort: Cohort) -> list[Doubt]:
         results += _missing(name, columns)
         if is_words:
             words = {site: text_of(column).used() for site, column in columns.items()}
-            results += [*_spelling(name, words), *_truths(name, words), *_shapes(name, words)]
+            results += [*_same_words(name, words, roles.positive if name == roles.label else None)]
+            results += _shapes(name, words)
             # a site whose spelling is doubted already gets no second sentence on the same words
-            spelt = {doubt.site for doubt in results if doubt.column == name}
+            spelt = {site for doubt in results if doubt.column == name for site in doubt.sites}
             results += [doubt for doubt in _strangers(name, words, name == roles.label) if doubt.site not in spelt]
             if name != roles.label:
                 results += _constant(name, words)
@@ -299,8 +323,9 @@ def doubts(cohort: Cohort) -> list[Doubt]:
             if name != roles.label and any(len(c) >= FEW and np.ptp(c) == 0 for c in numbers.values()):
                 results += _constant(name, {s: text_of(c) for s, c in numbers.items() if len(c)})
         if name in cohort.features:
-            results += [*_identity(name, columns), *_dates(name, tables), *_tells_label(name, cohort)]
-        return_memory()  # copies of a column of many rows
+            results += [*_identity(name, columns), *_dates(name, tables), *_tells_label(name, cohort, labels)]
+        if rows > MANY:
+            return_memory()  # copies of a column of many rows
     if cohort.labels:
         results += _shares(cohort)
         swap = dict(zip(cohort.labels, reversed(cohort.labels), strict=True))
@@ -313,6 +338,68 @@ def doubts(cohort: Cohort) -> list[Doubt]:
         for site, table in tables.items() if table.rows == 1
     ]  # fmt: skip
     return results + [Doubt(site, "", text) for site, text in repeated_rows(tables)]
+
+
+def structure(tables: Mapping[str, Table], roles: Roles) -> tuple[dict[str, Table], list[Doubt]]:
+    """Return the tables with what keeps them from being read together mended, and a doubt on each such thing.
+
+    A column that most sites have, and one site under another name; and numbers with a decimal comma at some sites.
+    """
+    here, results = dict(tables), []
+    counts: dict[str, int] = {}
+    for table in tables.values():
+        for name in table.columns:
+            counts[name] = counts.get(name, 0) + 1
+    usual = [name for name, n in counts.items() if n > MOSTLY * len(tables)]
+    for site, table in tables.items():
+        extra = [name for name in table.columns if name not in usual]
+        absent = [name for name in usual if name not in table.columns]
+        for name in absent:
+            own = _other_name(name, extra, absent)
+            if own is None:
+                continue
+            extra.remove(own)
+            results.append(
+                Doubt(site, name, f"it has no column {name!r}, which the others have, and has {with_codes(own)}, which "
+                      "they have not; if that is the same, rename it.",
+                      (f"rename.{toml_key(own)} = {toml_text(name)}",), sure=True)
+            )  # fmt: skip
+            columns = {name if key == own else key: column for key, column in here[site].columns.items()}
+            here[site] = replace(here[site], columns=columns)
+    for name in usual:
+        columns = {site: table.columns[name] for site, table in here.items() if name in table.columns}
+        wordy = {site: column for site, column in columns.items() if isinstance(column, Words)}
+        numbers = {site: _with_points(column) for site, column in wordy.items()}
+        if name in roles.categorical or len(wordy) == len(columns) or any(n is None for n in numbers.values()):
+            continue
+        for site, column in numbers.items():
+            example = next(level for level in wordy[site].levels if COMMA.fullmatch(level))
+            results.append(
+                Doubt(site, name, f"{example!r} is a number with a decimal comma: it counts as a word; write it with a "
+                      "point, or say so.", ('decimal = ","',), sure=True)
+            )  # fmt: skip
+            here[site] = replace(here[site], columns={**here[site].columns, name: column})
+    return here, results
+
+
+def _other_name(name: str, extra: list[str], absent: list[str]) -> str | None:
+    """The column of a site that is probably the one of this name: it has a word in common, or is the only one left."""
+
+    def parts(text: str) -> set[str]:
+        return set(re.split(r"[^a-z0-9]+", visible_form(text).casefold())) - {""}
+
+    near = [own for own in extra if parts(own) & parts(name)] or difflib.get_close_matches(name, extra, n=1)
+    if len(near) == 1:
+        return near[0]
+    return extra[0] if len(extra) == 1 == len(absent) else None
+
+
+def _with_points(column: Words) -> np.ndarray | None:
+    """A column of words as numbers where all of them are, some with a decimal comma; else None."""
+    levels = [with_point(level) for level in column.levels]
+    if not all(map(is_number, levels)) or not any(map(COMMA.fullmatch, column.levels)):
+        return None
+    return np.array([*map(float, levels), np.nan])[column.codes]
 
 
 def _holders(words: Mapping[str, Words], level: str) -> dict[str, int]:
@@ -334,57 +421,74 @@ def plain(word: str) -> str:
     return bare or word
 
 
-def _spelling(name: str, words: Mapping[str, Words]) -> Iterator[Doubt]:
-    """Doubt words that differ in case, punctuation or spaces alone."""
-    by_form: dict[str, list[str]] = {}
-    for level in _levels(words):
-        by_form.setdefault(plain(level), []).append(level)
-    for levels in by_form.values():
-        if len(levels) < 2 or all(map(is_number, levels)):
+def _same_words(name: str, words: Mapping[str, Words], positive: str | None = None) -> Iterator[Doubt]:
+    """Doubt words that mean the same: in another case, with other punctuation or spaces, or other words for yes and no.
+
+    All remedies lead to one word: `positive` where it is among them, else the word of most sites, or of most rows.
+    """
+    holders = {level: _holders(words, level) for level in _levels(words)}
+
+    def usual(levels: Iterable[str]) -> str:
+        """The word that the others become."""
+        return max(levels, key=lambda level: (level == positive, len(holders[level]), sum(holders[level].values())))
+
+    pair = _usual_pair(words, positive)
+    alike: dict[str, list[str]] = {}
+    for level in holders:
+        alike.setdefault(_meaning(level, pair), []).append(level)
+    others: dict[str, dict[str, str]] = {}  # by site, words for yes and no and the usual ones
+    for levels in alike.values():
+        if len(levels) < 2 or (all(map(is_number, levels)) and not all(map(_is_truth, levels))):
             continue
-        holders = {level: _holders(words, level) for level in levels}
-        usual = max(levels, key=lambda level: (len(holders[level]), sum(holders[level].values())))
+        same_pair = [level for level in levels if plain(level) in pair]
+        goal = usual(same_pair or levels)
         for level in levels:
-            if level != usual:
-                sites = list(holders[level])
-                alike = " that look the same" if visible_form(level) == visible_form(usual) else ""
-                yield Doubt(
-                    listing(sites, 3), name,
-                    f"{with_codes(level)} ({counted(sum(holders[level].values()))}) and {with_codes(usual)} (at "
-                    f"{listing(holders[usual], 3)}) are two words here{alike}; if they mean the same, write them the "
-                    "same way at every site.",
-                    map_lines(name, {level: usual}),
-                )  # fmt: skip
-
-
-def _truths(name: str, words: Mapping[str, Words]) -> Iterator[Doubt]:
-    """Doubt a column in which yes and no are said in two ways."""
-    spellings = {level.casefold() for level in _levels(words)}
-    whole = [pair for pair in TRUTH if set(pair) <= spellings]
-    others = {word: pair for pair in TRUTH for word in pair if word in spellings and pair not in whole[:1]}
-    if not whole or not others:
-        return
-    usual = max(whole, key=lambda pair: sum(set(pair) <= {x.casefold() for x in w.levels} for w in words.values()))
-    for site, column in words.items():
-        mine = [level for level in column.levels if level.casefold() not in usual and _is_truth(level)]
-        if mine:
+            if level == goal:
+                continue
+            if plain(level) != plain(goal):
+                for site in holders[level]:
+                    others.setdefault(site, {})[level] = goal
+                continue
+            sites = list(holders[level])
+            look = " that look the same" if visible_form(level) == visible_form(goal) else ""
             yield Doubt(
-                site, name,
-                f"it says {listing(map(repr, mine))} where {usual[0]!r} and {usual[1]!r} are said elsewhere, so they "
-                "count as different words; use one pair at every site.",
-                map_lines(name, {level: _in_pair(level, usual, words) for level in mine}),
+                listing(sites, 3), name,
+                f"{with_codes(level)} ({counted(sum(holders[level].values()))}) and {with_codes(goal)} (at "
+                f"{listing(holders[goal], 3)}) are two words here{look}; if they mean the same, write them the same "
+                "way at every site.",
+                map_lines(name, {level: goal}), tuple(sites), sure=True,
             )  # fmt: skip
+    for site, changes in others.items():
+        yield Doubt(
+            site, name,
+            f"it says {listing(map(repr, changes))} where {' and '.join(map(repr, dict.fromkeys(pair)))} are said "
+            "elsewhere, so they count as different words; use one pair at every site.",
+            map_lines(name, changes), sure=True,
+        )  # fmt: skip
 
 
-def _in_pair(word: str, usual: tuple[str, str], words: Mapping[str, Words]) -> str:
-    """The word of the usual pair that means the same, as the sites spell it."""
-    pair = next(pair for pair in TRUTH if word.casefold() in pair)
-    same = usual[pair.index(word.casefold())]
-    return next((level for level in _levels(words) if level.casefold() == same), same)
+def _meaning(word: str, pair: tuple[str, ...]) -> str:
+    """What a word is compared by: yes or no where the column has several words for them, else its plain form."""
+    truth = next((one for one in TRUTH if plain(word) in one), None) if pair else None
+    return plain(word) if truth is None else f"\0{truth.index(plain(word))}"
+
+
+def _usual_pair(words: Mapping[str, Words], positive: str | None) -> tuple[str, ...]:
+    """The words for yes and no in a column that has several: with `positive` where it is one, else of most sites."""
+    spellings = {plain(level) for level in _levels(words)}
+    whole = [pair for pair in TRUTH if set(pair) <= spellings]
+    if not whole or not any(word in spellings for pair in TRUTH if pair != whole[0] for word in pair):
+        return ()
+
+    def weight(pair: tuple[str, str]) -> tuple[bool, int]:
+        sites = sum(set(pair) <= set(map(plain, column.levels)) for column in words.values())
+        return (positive is not None and plain(positive) in pair, sites)
+
+    return max(whole, key=weight)
 
 
 def _is_truth(word: str) -> bool:
-    return any(word.casefold() in pair for pair in TRUTH)
+    return any(plain(word) in pair for pair in TRUTH)
 
 
 def _shapes(name: str, words: Mapping[str, Words]) -> Iterator[Doubt]:
@@ -398,7 +502,8 @@ def _shapes(name: str, words: Mapping[str, Words]) -> Iterator[Doubt]:
         fitting = {s: [v for v in w.levels if pattern.fullmatch(v)] for s, w in words.items()}
         sites = [s for s, hits in fitting.items() if hits and len(hits) >= SHAPE_SHARE * len(words[s].levels)]
         if sites:
-            yield Doubt(listing(sites, 3), name, f"{fitting[sites[0]][0]!r} is {what}: {advice}", remedy)
+            text = f"{fitting[sites[0]][0]!r} is {what}: {advice}"
+            yield Doubt(listing(sites, 3), name, text, remedy, tuple(sites), sure=pattern is COMMA)
 
 
 def _dates(name: str, tables: Mapping[str, Table]) -> Iterator[Doubt]:
@@ -460,6 +565,8 @@ def _constant(name: str, words: Mapping[str, Words]) -> Iterator[Doubt]:
 def _missing(name: str, columns: Mapping[str, Column]) -> Iterator[Doubt]:
     """Doubt a site at which many more values are missing than elsewhere."""
     shares = {site: float(np.mean(missing_in(column))) for site, column in columns.items() if len(column)}
+    if max(shares.values(), default=0.0) < MISSING_EXCESS:
+        return
     for site, share in shares.items():
         others = [s for other, s in shares.items() if other != site]
         rest = float(np.median(others)) if others else 0.0
@@ -509,7 +616,7 @@ def _code_doubts(name: str, numbers: Mapping[str, np.ndarray], code: float, leas
                 site, name,
                 f"{number_text(code)} stands in {counted(rows)}, far from all other values; if it means 'not known', "
                 "leave these cells empty.",
-                map_lines(name, {number_text(code): ""}),
+                map_lines(name, {number_text(code): ""}), sure=True,
             )  # fmt: skip
 
 
@@ -525,16 +632,16 @@ def _outliers(name: str, numbers: Mapping[str, np.ndarray]) -> Iterator[Doubt]:
         return
     few = max(1, int(OUTLIERS * len(values)))
     for sign in (1.0, -1.0):
-        ordered = np.sort(sign * values)
-        gaps = np.diff(ordered[-few - 1 :])
-        first = len(ordered) - few + int(np.argmax(gaps))  # the least of those that may be errors
-        rest = ordered[:first]
+        values_up = np.sort(sign * values)
+        gaps = np.diff(values_up[-few - 1 :])
+        first = len(values_up) - few + int(np.argmax(gaps))  # the least of those that may be errors
+        rest = values_up[:first]
         width = float(rest[-1] - rest[0])
-        if not width or gaps.max() <= GAP * width or not _is_far(sign * ordered[first], sign * rest):
+        if not width or gaps.max() <= GAP * width or not _is_far(sign * values_up[first], sign * rest):
             continue
         low, high = sorted((sign * rest[0], sign * rest[-1]))
         for site, own in numbers.items():
-            for value, rows in zip(*np.unique(own[sign * own >= ordered[first]], return_counts=True), strict=True):
+            for value, rows in zip(*np.unique(own[sign * own >= values_up[first]], return_counts=True), strict=True):
                 text = number_text(float(value))
                 yield Doubt(
                     site, name,
@@ -564,6 +671,9 @@ def _units(name: str, numbers: Mapping[str, np.ndarray]) -> Iterator[Doubt]:
     a few large values do not count as a change of units.
     """
     samples = {s: v[:: max(1, len(v) // MOST)] for s, v in numbers.items()}
+    rough = [float(np.median(np.abs(v[v != 0]))) for v in samples.values() if np.any(v != 0)]
+    if not rough or max(rough) < NEAR * min(rough):
+        return  # most columns end here
     magnitudes = {s: np.abs(v[(v != 0) & ~_is_code(v)]) for s, v in samples.items()}
     magnitudes = {s: v for s, v in magnitudes.items() if len(v) >= FEW}
     if len(magnitudes) < 2 or len(np.unique(np.concatenate(list(magnitudes.values())))) < 6:
@@ -591,7 +701,7 @@ def _units(name: str, numbers: Mapping[str, np.ndarray]) -> Iterator[Doubt]:
         yield Doubt(
             site, name,
             f"its values are {how} (median {medians[site]:.4g} against {usual:.4g}{hint}); bring them to one unit.",
-            (scale_line(name, (1 / near if up else near) if hint else float(f"{1 / ratio:.2g}")),),
+            (scale_line(name, (1 / near if up else near) if hint else float(f"{1 / ratio:.2g}")),), sure=bool(hint),
         )  # fmt: skip
 
 
@@ -636,15 +746,15 @@ def _identity(name: str, columns: Mapping[str, Column]) -> Iterator[Doubt]:
 # labels
 
 
-def _tells_label(name: str, cohort: Cohort) -> Iterator[Doubt]:
+def _tells_label(name: str, cohort: Cohort, y_of: Mapping[str, np.ndarray]) -> Iterator[Doubt]:
     """Doubt a feature that says the label of every row: it is the label again, or was known only after it."""
     tables, label = cohort.tables, cohort.roles.label
     if sum(table.rows for table in tables.values()) < IDENTITY_ROWS:
         return
     if name in cohort.words:
         classes: dict[str, set[float]] = {}
-        for table in tables.values():
-            words, y = text_of(table.columns[name]), cohort.y(table)
+        for site, table in tables.items():
+            words, y = text_of(table.columns[name]), y_of[site]
             for code, level in enumerate(words.levels):
                 classes.setdefault(level, set()).update(np.unique(y[words.codes == code]).tolist())
         labels = [next(iter(own)) for own in classes.values() if len(own) == 1]
@@ -653,7 +763,7 @@ def _tells_label(name: str, cohort: Cohort) -> Iterator[Doubt]:
     else:
         columns = [table.columns[name] for table in tables.values()]
         values = np.concatenate([column for column in columns if not isinstance(column, Words)])
-        y = np.concatenate([cohort.y(table) for table in tables.values()])
+        y = np.concatenate([*y_of.values()])
         y, values = y[~np.isnan(values)], values[~np.isnan(values)]
         if len(y) < IDENTITY_ROWS or np.ptp(y) == 0 or np.ptp(values) == 0:
             return

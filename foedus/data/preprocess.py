@@ -16,7 +16,8 @@ all, each is released with ε/k, which adds up to ε for that row. Which values 
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -26,6 +27,7 @@ from foedus.base.errors import FoedusError, did_you_mean
 from foedus.base.files import Json
 from foedus.data.column_sums import ColumnSums, play_rounds
 from foedus.data.columns import Column, Words, counted, is_number, listing, missing_in, number_text, text_of
+from foedus.data.formula import Design, FormulaColumns, check_references, stated_spline
 from foedus.data.masked_sums import InSums
 from foedus.data.sites import Cohort, Roles
 from foedus.data.sums import (
@@ -40,7 +42,7 @@ from foedus.data.sums import (
     released_figures,
 )
 from foedus.data.tables import Table
-from foedus.problem.stacked import Stacked, aligned
+from foedus.problem.stacked import LARGE, Stacked, aligned, few_heights
 from foedus.sums import questions
 
 SCHEMA = 1
@@ -109,11 +111,15 @@ class Preprocessing:
     epsilon: float | None = None  # what the preparation spent of a row's privacy; None where it was exact
     noted: tuple[tuple[str, float, float], ...] = ()  # what each site sent with noise: its sensitivity and scale
     exact: tuple[str, ...] = ()  # the features about which sites sent exact sums, ranges or words
+    formula: str = ""  # of which the model's numbers are the columns; empty: every column is one, or one a word
     total_rows: int | None = None  # of all sites, where they told it because sites weigh by their rows
 
     @property
     def names(self) -> list[str]:
         """The column, or column and word, that each entry of the model belongs to."""
+        if self.formula:
+            columns = {c.name: np.array([1.0 if isinstance(c, Number) else _plain(c)[0]], object) for c in self.columns}
+            return self._columns_of_formula(columns)[1]
         blocks = [
             [c.name] if isinstance(c, Number) else [f"{c.name}={level}" for level in c.levels] for c in self.columns
         ]
@@ -125,6 +131,13 @@ class Preprocessing:
         The numbers are written into `out` where it is given, (rows, numbers).
         """
         X = np.empty((table.rows, len(self.names))) if out is None else out
+        if self.formula:
+            for rule in self.columns:
+                table.column(rule.name, "the model")
+            X[:] = self._by_formula(table)
+            if self.missing != "mean":
+                X[self._absent(table)] = np.nan
+            return X
         numbers: list[tuple[int, Number, np.ndarray]] = []
         place = 0
         for rule in self.columns:
@@ -151,6 +164,58 @@ class Preprocessing:
         if absent is not None:
             X[absent] = np.nan
         return X
+
+    @cached_property
+    def design(self) -> Design:
+        """The formula, with the levels of categories and the means and deviations of numbers."""
+        levels = {rule.name: _plain(rule) for rule in self.columns if isinstance(rule, Category)}
+        numbers = {rule.name: rule for rule in self.columns if isinstance(rule, Number)}
+        states = {}
+        for step in Design(self.formula).steps():
+            place = f"{step.key!r} in the formula"
+            if step.name in ("center", "standardize"):
+                if step.source not in numbers or step.settings or self.scale != "standard":
+                    raise FoedusError(
+                        f"{place}: in an experiment file it takes a column of numbers, with no settings and with "
+                        "scale = 'standard' in [preprocess]."
+                    )
+                rule = numbers[step.source]
+                wide = rule.scale if step.name == "standardize" else None
+                states[step.key] = {"ddof": 0, "center": np.float64(rule.shift), "scale": wide}
+            elif step.name == "bs":
+                states[step.key] = stated_spline(step)
+            elif not (step.name == "poly" and step.settings.get("raw") is True):
+                raise FoedusError(
+                    f"{place}: what it learns is not asked for in an experiment file; use center, standardize, or "
+                    "poly(…, raw=True)."
+                )
+        design = Design(self.formula, levels, states)
+        check_references(design)
+        return design
+
+    def _columns_of_formula(self, columns: Mapping[str, np.ndarray]) -> tuple[np.ndarray, list[str]]:
+        """The model's numbers in some rows and their names, the constant last."""
+        words = tuple(rule.name for rule in self.columns if isinstance(rule, Category))
+        plain = {name: own if name in words else own.astype(float) for name, own in columns.items()}
+        X, names = self.design.columns_of(FormulaColumns(plain, words))
+        order = sorted(range(len(names)), key=lambda j: names[j] == "(intercept)")
+        return X[:, order], [names[j] for j in order]
+
+    def _by_formula(self, table: Table) -> np.ndarray:
+        columns = {}
+        for rule in self.columns:
+            column = table.columns[rule.name]
+            if isinstance(rule, Number):
+                values = self._number(table, rule, column)
+                assert not isinstance(values, Words)
+                columns[rule.name] = np.where(np.isnan(values), rule.fill, values)
+            else:
+                words = text_of(column)
+                # a word that counts as none at this site, or that no site had, is one of no level
+                names = [level if level in rule.levels else None for level in words.levels]
+                absent = ABSENT if ABSENT in rule.levels else None
+                columns[rule.name] = np.array([*names, absent], dtype=object)[words.codes]
+        return self._columns_of_formula(columns)[0]
 
     def _absent(self, table: Table) -> np.ndarray:
         """Return which rows lack a value; raise where that is an error."""
@@ -197,11 +262,8 @@ class Preprocessing:
 
     def to_json(self) -> Json:
         """Return the rules as a JSON object."""
-        record = asdict(self)
-        record["columns"] = [
-            {"kind": "number" if isinstance(c, Number) else "category"} | asdict(c) for c in self.columns
-        ]
-        return {"schema": SCHEMA} | record
+        columns = [{"kind": "number" if isinstance(c, Number) else "category"} | vars(c) for c in self.columns]
+        return {"schema": SCHEMA} | vars(self) | {"columns": columns}
 
     @staticmethod
     def from_json(record: Json) -> "Preprocessing":
@@ -231,6 +293,11 @@ class Preprocessing:
             raise FoedusError(f"{path} cannot be read as the preprocessing of a model: {error}.") from None
 
 
+def _plain(rule: Category) -> tuple[str, ...]:
+    """The levels of a category, with those that count as none at a site."""
+    return tuple(level.removesuffix("\0") for level in rule.levels)
+
+
 def _indicators(rule: Category, column: Column) -> np.ndarray:
     """The 0/1 columns of a column of words."""
     words = text_of(column)
@@ -257,6 +324,7 @@ def fit(
     answers: Answers | None = None,
     count_rows: bool = False,
     private: bool = False,
+    formula: str = "",
 ) -> Preprocessing:
     """Find the scales and vocabularies over the sites of a cohort, in at most two rounds.
 
@@ -272,6 +340,7 @@ def fit(
         answers: who answers for the sites; the cohort's own tables when left out.
         count_rows: whether the sites are asked for their number of rows, of which the rules keep the total.
         private: whether the training is private, so that no quantiles of the rows are kept.
+        formula: of which the model's numbers are the columns; every column, or every word, is one when left out.
 
     Returns:
         The rules, and with them the rounds and bytes that they took and the privacy that they spent.
@@ -319,7 +388,7 @@ def fit(
             raise FoedusError(f"the column {rule.name!r} holds numbers too large to scale; rescale it at the sites.")
     exact = () if epsilon is not None else {*request.sums, *request.ranges, *words}
     by_site = count_rows and not isinstance(answers, InSums)  # a round that the sums do not know of
-    return Preprocessing(
+    rules = Preprocessing(
         columns=tuple(columns),
         label=roles.label,
         labels=cohort.labels,
@@ -335,7 +404,14 @@ def fit(
         noted=() if epsilon is None else released_figures(request, bounds, epsilon, figures, sums.means),
         exact=tuple(name for name in cohort.features if name in exact),
         total_rows=total_rows,
+        formula=formula,
     )
+    if formula and rules.design.has_intercept != intercept:
+        raise FoedusError(
+            f"the formula {formula!r} and intercept in [preprocess] do not agree on a constant; write '- 1' into the "
+            "formula and intercept = false, or neither."
+        )
+    return rules
 
 
 def quantiles_of(tables: Mapping[str, Table], name: str) -> tuple[float, ...]:
@@ -445,7 +521,10 @@ def stacked_of(cohort: Cohort, rules: Preprocessing, release: bool = False) -> S
     cohort then knows its sites' numbers of rows, and their rows no more.
     """
     counts = np.array([table.rows for table in cohort.tables.values()])
-    shape = (len(counts), int(counts.max()))
+    height = int(counts.max())
+    if len(set(counts.tolist())) > 1 and 8 * len(counts) * height * len(rules.names) <= LARGE:
+        height = few_heights(height)  # another division of the rows then needs no new program
+    shape = (len(counts), height)
     arrays = {"x": aligned((*shape, len(rules.names))), "y": aligned(shape)}
     for name in ("group", "cluster"):
         arrays |= {} if getattr(cohort.roles, name) is None else {name: aligned(shape)}

@@ -259,10 +259,10 @@ def products(session: Site, header: Json, payload: bytes) -> Outgoing:
 def errors(session: Site, header: Json, payload: bytes) -> Outgoing:
     """Answer with what standard errors are made of, where the plan has named them: one question, or two."""
     session.check_run(header)
-    terms, kind, levered = session.terms, session.summary, header.get("levered") is True
+    terms, kind, is_second = session.terms, session.summary, header.get("levered") is True
     if session.noise is not None or session.policy.limits_privacy:
         raise Refusal("policy", "it sends no exact figure")
-    if kind is None or header.get("errors") != kind or (levered and kind not in LEVERED):
+    if kind is None or header.get("errors") != kind or (is_second and kind not in LEVERED):
         raise Refusal("policy", "it is asked for standard errors that the plan of this run does not name")
     try:
         check_terms(terms, kind)
@@ -270,9 +270,9 @@ def errors(session: Site, header: Json, payload: bytes) -> Outgoing:
         raise Refusal("policy", str(error).removesuffix(".")) from None
     model = (layout.vector(terms.dim), layout.vector(terms.rows[2]))
     session.measurements.ask(header, payload[: packing.size_of(model)])
-    half = layout.vector(halves(terms.dim)) if levered else ()
+    half = layout.vector(halves(terms.dim)) if is_second else ()
     w, nu, half = packing.from_bytes(payload, (*model, half))
-    question = Sandwich(terms, w, nu, kind, square(half, terms.dim) if levered else None)
+    question = Sandwich(terms, w, nu, kind, square(half, terms.dim) if is_second else None)
     try:
         answer = question.answer(_at_model(session, header))
     except FoedusError as error:

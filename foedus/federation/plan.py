@@ -74,6 +74,11 @@ class RunPlan(Protocol):
         ...
 
     @property
+    def formula(self) -> str:
+        """The formula whose columns the model's numbers belong to; empty without one."""
+        ...
+
+    @property
     def secure(self) -> bool:
         """Whether the server sees masked sums alone."""
         ...

@@ -430,6 +430,8 @@ class TableSession:
         if not isinstance(rules, Preprocessing) or (self.is_verified and "rules" in header):
             raise Refusal("breach", "in a checked run the rules follow from the sums, and not from a message")
         self._check_rules(rules)
+        if rules.formula != self.request.plan.formula:
+            raise Refusal("policy", "the rules have another formula than the plan")
         self.rules = rules
         if self.split is not None:
             held_out, threshold = (self._numbers(rules, part) for part in (self.split.held_out, self.split.threshold))

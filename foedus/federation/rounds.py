@@ -116,7 +116,7 @@ class Rounds:
         self.order, self.exchange, self.messages, self.statements = order, exchange, messages, statements
         self.plans = [packing.ReplyPlan(reply) for reply in replies]
         self.release_counts, self.post, self.should_stop = releases, post, should_stop
-        self.key, self.uids = random_key(order.seed), jnp.asarray(order.uids)
+        self.key, self.uids, self.is_verified = random_key(order.seed), jnp.asarray(order.uids), order.verified
         self.broadcast, self.aggregate = broadcast(order.few), aggregate(order.few)
         self.index = {site: i for i, site in enumerate(order.sites)}
         self.misses = dict.fromkeys(order.sites, 0)
@@ -165,7 +165,7 @@ class Rounds:
     def message(self, carry: Carry) -> tuple[int, int, PyTree]:
         """Return the number and the kind of the next round, and its message."""
         order, phase = self.order, int(self.order.algorithm.phase(carry.server))
-        key = None if order.verified else self.key
+        key = None if self.is_verified else self.key
         message = self.broadcast(order.algorithm, order.terms, phase, carry.server, key, carry.round, self.uids)
         return int(carry.round), phase, jax.tree.map(np.asarray, message)
 

@@ -34,6 +34,7 @@ class Named(Protocol):
 
 STATEMENTS = (
     "foedus.problem.losses",
+    "foedus.problem.likelihoods",
     "foedus.problem.penalties",
     "foedus.problem.regularizers",
     "foedus.problem.constraints",

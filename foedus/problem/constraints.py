@@ -230,6 +230,21 @@ class LossCap(LossRows):
         return (self.where,)
 
 
+def check_caps(terms: Terms) -> None:
+    """Raise where a cap is at a mean loss of 0 or below that no model has, because the loss is always above 0."""
+    for constraint in terms.constraints:
+        if not isinstance(constraint, LossCap) or not constraint.loss_in(terms).above_zero:
+            continue
+        limit, loss = constraint.limit, constraint.loss_in(terms)
+        by_name = limit.items() if isinstance(limit, Mapping) else [("", limit)]
+        for name, one in by_name:
+            if isinstance(one, Real) and float(one) <= 0.0:
+                raise FoedusError(
+                    f"The 'at_most' of LossCap{f' of {name!r}' if name else ''} must be a number > 0: the "
+                    f"{loss.words or loss.name} is above 0 for every model, so that none keeps a cap of {one:g}."
+                )
+
+
 @dataclass(frozen=True, eq=False)
 class LossGap(LossRows):
     """The mean losses over two subgroups differ by at most `at_most`: two one-sided rows, neither convex.

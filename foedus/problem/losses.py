@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
-from jax.scipy.special import gammaln
+from jax.scipy.special import digamma, gammaln
 
 from foedus.base.errors import FoedusError
 
@@ -47,14 +47,20 @@ class Loss:
     smooth: ClassVar[bool] = True
     curvature: ClassVar[float | None] = None
     nonnegative: ClassVar[bool] = False
+    above_zero: ClassVar[bool] = False  # whether it is above 0 for every prediction
     quadratic: ClassVar[bool] = False  # whether it is ½(z − y)²
     likelihood: ClassVar[bool] = False
     link: ClassVar[str] = "identity"  # of a regression: the function of the mean of y that z is; or "log"
     log_odds: ClassVar[bool] = False  # whether z is the logarithm of the odds of the positive class
     ratio: ClassVar[str] = ""  # what exp(coefficient) is called
-    dispersed: ClassVar[bool] = False  # whether the variance of y has a factor φ that is estimated
+    has_dispersion: ClassVar[bool] = False  # whether the variance of y has a factor φ that is estimated
     words: ClassVar[str] = ""  # what a report calls it
     expects: ClassVar[str] = "0/1 or -1/+1"  # the targets that `wrong_targets` lets through
+
+    @property
+    def targets(self) -> int:
+        """How many numbers the target of a row is."""
+        return 1
 
     @property
     def name(self) -> str:
@@ -117,7 +123,7 @@ class LeastSquares(Loss):
     nonnegative = True
     quadratic = True
     likelihood = True
-    dispersed = True
+    has_dispersion = True
 
     def value(self, z: Array, y: Array) -> Array:
         return 0.5 * (z - y) ** 2
@@ -140,6 +146,7 @@ class Binomial(Loss):
 
     kind = "classification"
     nonnegative = True
+    above_zero = True
     likelihood = True
 
     def probability(self, z: Array) -> Array:
@@ -329,7 +336,11 @@ class NegativeBinomial(Loss):
             _times_log(y, y) - y * z - (y + theta) * jnp.log((1 + self.alpha * y) / (1 + self.alpha * mean))
         )
         constant = gammaln(y + theta) - gammaln(theta) - gammaln(y + 1.0) + y * math.log(self.alpha)
-        return jnp.stack([deviance, (y - mean) ** 2 / (mean + self.alpha * mean**2), constant - self.value(z, y)])
+        # the last term is the derivative of log P in α, of which the dispersion is found
+        rise = theta**2 * (digamma(theta) - digamma(y + theta) + jnp.log1p(self.alpha * mean)) + y * theta
+        rise -= (y + theta) * mean / (1.0 + self.alpha * mean)
+        pearson = (y - mean) ** 2 / (mean + self.alpha * mean**2)
+        return jnp.stack([deviance, pearson, constant - self.value(z, y), rise])
 
 
 class Gamma(Loss):
@@ -337,7 +348,7 @@ class Gamma(Loss):
 
     words = "gamma loss"
     likelihood = True
-    dispersed = True
+    has_dispersion = True
     link = "log"
     expects = "numbers > 0"
     ratio = "ratio of means"
@@ -367,7 +378,7 @@ class Tweedie(Loss):
     power: float
     words: ClassVar[str] = "Tweedie loss"
     likelihood: ClassVar[bool] = True
-    dispersed: ClassVar[bool] = True
+    has_dispersion: ClassVar[bool] = True
     link: ClassVar[str] = "log"
     expects: ClassVar[str] = "numbers >= 0"
     ratio: ClassVar[str] = "ratio of means"
@@ -394,6 +405,75 @@ class Tweedie(Loss):
 def _times_log(a: Array, b: Array) -> Array:
     """a·log b, 0 where a is."""
     return jnp.where(a > 0, a * jnp.log(jnp.where(a > 0, b, 1.0)), 0.0)
+
+
+@dataclass(frozen=True)
+class ByRow(Loss):
+    """A loss whose rows have an offset, which is added to the score, or a weight; made by `fd.losses.by_row`.
+
+    The target of a row is then several numbers: y, and in this order its offset and its weight.
+    """
+
+    loss: Loss
+    offset: bool = False
+    weight: bool = False
+
+    def __post_init__(self) -> None:
+        for name in (
+            "kind",
+            "convex",
+            "smooth",
+            "nonnegative",
+            "likelihood",
+            "link",
+            "log_odds",
+            "ratio",
+            "has_dispersion",
+        ):
+            object.__setattr__(self, name, getattr(self.loss, name))
+        object.__setattr__(self, "expects", self.loss.expects)
+        object.__setattr__(self, "curvature", None if self.weight else self.loss.curvature)
+
+    @property
+    def name(self) -> str:
+        parts = [word for word, has in (("offset", self.offset), ("weight", self.weight)) if has]
+        return f"{self.loss.name} with {' and '.join(parts)}"
+
+    @property
+    def targets(self) -> int:
+        return 1 + self.offset + self.weight
+
+    def wrong_targets(self, y: np.ndarray) -> list[float]:
+        return self.loss.wrong_targets(y[..., 0])
+
+    def _parts(self, z: Array, y: Array) -> tuple[Array, Array, Array | float]:
+        weight = y[..., 1 + self.offset] if self.weight else 1.0
+        return (z + y[..., 1] if self.offset else z), y[..., 0], weight
+
+    def value(self, z: Array, y: Array) -> Array:
+        z, y, weight = self._parts(z, y)
+        return weight * self.loss.value(z, y)
+
+    def slope(self, z: Array, y: Array) -> Array:
+        z, y, weight = self._parts(z, y)
+        return weight * self.loss.slope(z, y)
+
+    def bend(self, z: Array, y: Array) -> Array:
+        z, y, weight = self._parts(z, y)
+        return weight * self.loss.bend(z, y)
+
+    def information(self, z: Array, y: Array) -> Array:
+        z, y, weight = self._parts(z, y)
+        return weight * self.loss.information(z, y)
+
+    def figures(self, z: Array, y: Array) -> Array:
+        z, y, weight = self._parts(z, y)
+        return weight * self.loss.figures(z, y)
+
+    def log_likelihood(self, sums: np.ndarray, rows: float, dispersion: float) -> float:
+        if self.weight and self.loss.has_dispersion:
+            return math.nan  # φ over the weight is another number for each row
+        return self.loss.log_likelihood(sums, rows, dispersion)
 
 
 @dataclass(frozen=True)
@@ -539,6 +619,23 @@ def tweedie(power: float) -> Loss:
     if not isinstance(power, Real) or not 1 < power < 2:
         raise FoedusError(f"The 'power' parameter of tweedie must be between 1 and 2. Got {power!r} instead.")
     return Tweedie(float(power))
+
+
+def by_row(loss: Loss, *, offset: bool = False, weight: bool = False) -> Loss:
+    """Return a loss whose rows bring an offset or a weight with their y, as columns of y.
+
+    Args:
+        loss: of the score and y.
+        offset: whether y has a column of numbers that are added to the scores, such as the logarithm of a time.
+        weight: whether y has a column of weights > 0, by which the losses are multiplied; it is the last one.
+
+    Example:
+        >>> import foedus as fd, jax.numpy as jnp
+        >>> loss = fd.losses.by_row(fd.losses.poisson, offset=True)
+        >>> loss.slope(jnp.zeros(1), jnp.array([[3.0, 0.0]])).tolist()
+        [-2.0]
+    """
+    return ByRow(loss, offset, weight)
 
 
 def _check_eps(

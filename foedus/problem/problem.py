@@ -79,7 +79,7 @@ class Problem:
         if regularizer is not None and not isinstance(regularizer, Regularizer):
             raise FoedusError(f"regularizer must come from fd.regularizers. Got {regularizer!r} instead.")
         if checked_loss is not None:
-            check_rows(self.stacked)
+            check_rows(self.stacked, checked_loss.targets)
             check_labels(self.stacked, checked_loss)
         width = np.shape(arrays["x"])[2] if np.ndim(arrays.get("x", 0)) == 3 else None
         self.data: Data = self.stacked.data()
@@ -222,7 +222,9 @@ class Problem:
         """The label of the negative and of the positive class; empty where the loss is none of classification."""
         if self.terms.loss is None or self.terms.loss.kind != "classification" or "y" not in self.stacked.arrays:
             return ()
-        return (-1.0 if np.any(np.asarray(self.stacked.arrays["y"]) == -1.0) else 0.0, 1.0)
+        y = np.asarray(self.stacked.arrays["y"])
+        labels = y[..., 0] if self.terms.loss.targets > 1 else y
+        return (-1.0 if np.any(labels == -1.0) else 0.0, 1.0)
 
     @property
     def first_client(self) -> Data:

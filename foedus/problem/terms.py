@@ -136,7 +136,8 @@ class Where:
     said: str = field(default="", compare=False)  # what a data file calls the value, for messages and reports
 
     def __call__(self, data: Data) -> Array:
-        return data[self.key] == self.value
+        values = data[self.key]
+        return (values if values.ndim == 1 else values[:, 0]) == self.value  # a row's y may bring an offset with it
 
     def __str__(self) -> str:
         return f"{'label' if self.key == 'y' else self.key} {self.said or format(self.value, 'g')}"

@@ -29,6 +29,7 @@ from foedus.privacy.ledger import Ledger, ledger_of
 from foedus.privacy.noise import Noise
 from foedus.privacy.releasing import check_data, check_weights, make_private, noise_of, rounds_of, sound_noise
 from foedus.privacy.total import Local
+from foedus.problem.constraints import check_caps
 from foedus.problem.pooled import Pooled
 from foedus.problem.problem import Problem
 from foedus.problem.terms import Data, Terms
@@ -41,7 +42,8 @@ from foedus.runtime.checkpoint import Checkpoint, fingerprint
 from foedus.runtime.run import Run, Traffic, describe, versions
 from foedus.sums.masking import Masking, by_sums, check_shares, is_verified, masking_of
 
-INFINITE = "the iterates became infinite; w is the last finite model, so try a smaller step"
+DIVERGED = "the run diverged"
+INFINITE = f"{DIVERGED}: the iterates became infinite; w is the last finite model, so try a smaller step"
 
 
 # --- before the rounds ---
@@ -105,6 +107,7 @@ def prepare(
 ) -> Job:
     """Check the arguments of `solve` and make the algorithm ready; raise FoedusError where something does not fit."""
     problem = problem.over(w0)
+    check_caps(problem.terms)
     limit = max_rounds
     if limit is None:
         limit = rounds_of(privacy, algorithm, problem)
@@ -212,6 +215,7 @@ class Recorder:
         self.down = np.array([down for down, _ in traffic], dtype=np.int64)
         self.up = np.array([up for _, up in traffic], dtype=np.int64)
         self.columns = columns or {}
+        self.w = np.zeros(0)  # the model after the last round, as a vector, where somebody looks at every round
 
     def add(self, records: dict[str, np.ndarray]) -> None:
         """Append the records of some rounds."""
@@ -341,6 +345,8 @@ def finish(job: Job, outcome: Outcome, checkpoint: str | Path | None = None) -> 
     """Return the run of a job from its outcome, with its ledger and its worst case."""
     problem, algorithm, end, history = job.problem, job.fit.algorithm, outcome.conclusion, outcome.history
     reason, converged = end.reason, end.converged
+    if end.finite and not converged and (rise := _rise(job, end, history)) is not None:
+        reason = f"{DIVERGED}: {rise}; try a smaller step ({reason})"
     if end.finite and outcome.interrupted:
         reason = "interrupted" + (f"; run again with checkpoint={str(checkpoint)!r} to go on" if checkpoint else "")
     if job.fit.note:
@@ -364,6 +370,20 @@ def finish(job: Job, outcome: Outcome, checkpoint: str | Path | None = None) -> 
     end, outcome = replace(end, converged=converged, reason=reason), replace(outcome, history=history)
     run = run_of(end, outcome, w, job.settings, problem.names, ledger, worst_case)
     return replace(run, classes=problem.classes, rules=problem.rules)
+
+
+def _rise(job: Job, end: Conclusion, history: dict[str, np.ndarray]) -> str | None:
+    """How far the objective rose from the first round to the last model, in words; None where it more or less fell.
+
+    Under constraints and with noise it may rise for better reasons than a step that is too long.
+    """
+    objectives = history.get("objective", np.zeros(0))
+    start = float(objectives[np.isfinite(objectives)][0]) if np.any(np.isfinite(objectives)) else np.nan
+    if job.problem.terms.constraints or noise_of(job.fit.algorithm) is not None:
+        return None
+    if not end.objective - start > max(abs(start), 1e-6):
+        return None
+    return f"the objective is {end.objective:.4g}, and was {start:.4g} in the first round"
 
 
 def run_of(

@@ -13,7 +13,7 @@ measured on the same rows is not counted.
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from statistics import NormalDist
 
 import numpy as np
@@ -21,7 +21,11 @@ import numpy as np
 from foedus.base.engine import float64
 from foedus.base.errors import FoedusError, did_you_mean
 from foedus.base.files import Json
-from foedus.base.notebook import text_table
+from foedus.base.notebook import latex_table, text_table
+from foedus.base.pytrees import PyTree
+from foedus.base.quantities import short
+from foedus.problem.likelihoods import Likelihood
+from foedus.problem.losses import Loss
 from foedus.problem.problem import Problem
 from foedus.problem.terms import Data, Terms
 from foedus.statistics.sandwich import CLUSTER, AtModel, ask, check_terms
@@ -100,7 +104,7 @@ class CoefficientTable:
         covariance: of the coefficients, row by row; 0 in what is held.
         figures: how well the model fits.
         clusters: how many clusters of rows there are, where errors are "cluster".
-        held: the score test of what holds the coefficients, where equalities alone bind.
+        equality_test: the score test of what holds the coefficients, where equalities alone bind.
         freedom: the degrees of freedom of t; None where z is used.
     """
 
@@ -112,7 +116,7 @@ class CoefficientTable:
     covariance: tuple[tuple[float, ...], ...] = ()
     figures: Figures | None = None
     clusters: int = 0
-    held: Test | None = None
+    equality_test: Test | None = None
     freedom: float | None = None
 
     def __getitem__(self, name: str) -> Coefficient:
@@ -187,18 +191,22 @@ class CoefficientTable:
 
     def score(self) -> Test:
         """Return the score test of the equalities under which this model was fitted; no larger model is needed."""
-        if self.held is None:
+        if self.equality_test is None:
             raise FoedusError(
                 "a score test is about the equalities that hold a model; fit the smaller model as the larger one with "
                 "fd.constraints.Linear(..., kind='==') and no other terms."
             )
-        return self.held
+        return self.equality_test
 
     def __str__(self) -> str:
         figures = [] if self.figures is None else [str(self.figures) + "."]
         return "\n".join([*text_table(self.titles, [self.cells(row) for row in self.rows]), *figures, *self.notes])
 
     __repr__ = __str__
+
+    def to_latex(self) -> str:
+        """Return the table as a `tabular` of LaTeX with the rules of booktabs."""
+        return latex_table(self.titles, [self.cells(row) for row in self.rows])
 
     def to_json(self) -> Json:
         """Return the table as JSON holds it; null stands for NaN."""
@@ -219,7 +227,7 @@ class CoefficientTable:
         own = dict(record) | {"rows": tuple(rows), "notes": tuple(record["notes"])}
         own["covariance"] = tuple(tuple(row) for row in record["covariance"])
         own["figures"] = None if record["figures"] is None else Figures(**record["figures"])
-        own["held"] = None if record["held"] is None else Test(**record["held"])
+        own["equality_test"] = None if record["equality_test"] is None else Test(**record["equality_test"])
         return CoefficientTable(**own)
 
 
@@ -228,13 +236,13 @@ def _exp(value: float) -> float:
 
 
 def _text(value: float, digits: int = 4) -> str:
-    return f"{value:.{digits}g}".replace("-", "−")
+    return short(value, digits).replace("-", "−")
 
 
 @float64()
 def coefficients(
     problem: Problem,
-    w: np.ndarray,
+    w: PyTree,
     multipliers: Mapping[str, np.ndarray],
     *,
     names: Sequence[str] | None = None,
@@ -258,7 +266,9 @@ def coefficients(
     Returns:
         The table, one row for each number.
     """
-    terms = problem.terms
+    if problem.terms.loss is None and isinstance(problem.terms.objective, Likelihood):
+        problem = problem.over(w)
+    terms, w = problem.terms, np.asarray(problem.terms.shape.ravel(w), dtype=float)
     check(terms, multipliers, errors)
     own = multipliers.get("local", np.zeros((terms.clients, terms.rows[0])))
     arrays = {k: np.asarray(v) for k, v in problem.data.items()}
@@ -266,8 +276,16 @@ def coefficients(
         arrays[CLUSTER] = _codes(problem, clusters)
     sites = {name: AtModel(Data({k: v[i] for k, v in arrays.items()}), own[i]) for i, name in enumerate(problem.names)}
     nu = np.asarray(multipliers.get("coupled", np.zeros(terms.rows[2])))
-    total = ask(Here(sites, secure), terms, np.asarray(w, dtype=float), nu, errors)
+    total = ask(Here(sites, secure), terms, w, nu, errors)
     return table_of(terms, total, w, nu, names=names, units=units, errors=errors)
+
+
+@float64()
+def rise_of(problem: Problem, w: np.ndarray, secure: bool = False) -> float:
+    """Return the derivative of the log-likelihood in the dispersion α of a negative binomial model."""
+    none = np.zeros(0)
+    sites = {name: AtModel(problem.client(i), none) for i, name in enumerate(problem.names)}
+    return float(ask(Here(sites, secure), replace(problem.terms, constraints=()), w, none, "hessian")["figures"][3])
 
 
 def _codes(problem: Problem, clusters: Mapping[str, Sequence[object]] | None) -> np.ndarray:
@@ -306,8 +324,8 @@ def table_of(
         units: a matrix that turns the model's numbers into those in units of the data; the identity when left out.
         errors: as they were asked for.
     """
-    loss, w, dim = terms.loss, np.asarray(w, dtype=float), terms.dim
-    assert loss is not None
+    loss, w, dim = terms.loss or terms.objective, np.asarray(w, dtype=float), terms.dim
+    assert isinstance(loss, Loss | Likelihood)
     kinks = terms.regularizer.kinks(w)
     if kinks is None:
         raise FoedusError(f"standard errors are not known with the regulariser {terms.regularizer.name}.")
@@ -321,7 +339,7 @@ def table_of(
     rows, (deviance, pearson, *sums) = int(total["rows"]), np.asarray(total["figures"], dtype=float)
     inverse, reachable = _on_face(K, face)
     free = reachable.shape[1]
-    dispersion = pearson / max(rows - free, 1) if loss.dispersed else 1.0
+    dispersion = pearson / max(rows - free, 1) if loss.has_dispersion else 1.0
     meat = dispersion * model if errors == "hessian" else square(total["meat"], dim)
     if errors == "HC1":
         meat = meat * rows / max(rows - free, 1)
@@ -338,7 +356,7 @@ def table_of(
     room = np.sum((T @ reachable) ** 2, axis=1) > FLAT * np.sum(T**2, axis=1)
     error = np.where(room & (error > 0), error, math.nan)
     freedom = None
-    if loss.dispersed:
+    if loss.has_dispersion:
         freedom = float(groups - 1 if groups else rows - free)
     labels = [f"w[{j}]" for j in range(dim)] if names is None else list(names)
     table = tuple(_row(name, v, e, freedom) for name, v, e in zip(labels, value.tolist(), error.tolist(), strict=True))
@@ -349,9 +367,9 @@ def table_of(
     is_fit = plain and equalities and even
     likelihood = loss.log_likelihood(np.array(sums), rows, dispersion) if is_fit else math.nan
     figures = Figures(rows, free, deviance, dispersion, pearson, likelihood if math.isfinite(likelihood) else None)
-    held = None
+    test = None
     if plain and equalities and binding:
-        held = _score_test(K, dispersion * model, np.asarray(total["slope"]), face)
+        test = _score_test(K, dispersion * model, np.asarray(total["slope"]), face)
     notes = tuple(_notes(terms, binding, errors, groups))
     return CoefficientTable(
         table,
@@ -362,7 +380,7 @@ def table_of(
         tuple(map(tuple, covariance.tolist())),
         figures,
         groups,
-        held,
+        test,
         freedom,
     )
 
@@ -411,8 +429,8 @@ def _on_face(K: np.ndarray, face: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     scale = 1.0 / np.sqrt(np.where(np.diag(K) > 0, np.diag(K), 1.0))
     K, Z = K * scale[:, None] * scale, np.eye(len(K))
     if np.any(face):
-        held, directions = np.linalg.eigh(_unit(face * scale[:, None] * scale))
-        Z = directions[:, held <= ON_FACE]
+        sizes, directions = np.linalg.eigh(_unit(face * scale[:, None] * scale))
+        Z = directions[:, sizes <= ON_FACE]
     values, vectors = np.linalg.eigh(Z.T @ K @ Z)
     steep = values > FLAT * max(float(np.max(values, initial=0.0)), 1e-300)
     basis = Z @ vectors[:, steep]
@@ -429,8 +447,8 @@ def _score_test(K: np.ndarray, meat: np.ndarray, slope: np.ndarray, face: np.nda
     inverse, reachable = _on_face(K, np.zeros_like(K))
     if reachable.shape[1] < len(K):
         return None
-    held, directions = np.linalg.eigh(_unit(face))
-    normal = directions[:, held > ON_FACE]
+    sizes, directions = np.linalg.eigh(_unit(face))
+    normal = directions[:, sizes > ON_FACE]
     step = normal.T @ inverse @ slope
     spread = normal.T @ inverse @ meat @ inverse @ normal
     return Test(float(step @ np.linalg.solve(spread, step)), normal.shape[1])

@@ -177,7 +177,7 @@ def term_text(term: TermFigure) -> str:
     words = {
         "holds": f"holds: the cap is {cap}",
         "broken": f"broken: the cap is {cap}",
-        "open": f"not decided by so few rows: the cap is {cap}",
+        "open": f"too few rows to tell: the cap is {cap}",
         "unknown": f"no rows; the cap is {cap}",
     }[term.standing]
     return f"{figure_text(name, term.figure)}, {words}" if term.figure.known else words

@@ -6,13 +6,13 @@ false alarms. The decision takes the largest threshold that the miss rate allows
 with a term on false alarms alone it takes the smallest.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import jax
 import numpy as np
-from scipy.special import expit
 
 from foedus.base.errors import FoedusError
 from foedus.base.files import Json
@@ -129,7 +129,7 @@ class Decision:
         """Return the threshold in words: as a probability too, where scores are log-odds."""
         if not log_odds or not np.isfinite(self.cut):
             return f"the score {number(self.cut)}"
-        probability = float(expit(self.cut))
+        probability = 1.0 / (1.0 + math.exp(-self.cut)) if self.cut >= -700.0 else 0.0
         digits = 1 if 0.01 <= probability <= 0.99 else 3
         return f"a predicted probability of {percent(probability, digits)} (the score {number(self.cut)})"
 

@@ -29,6 +29,7 @@ from foedus.base.pytrees import PyTree
 from foedus.numerics.interpreter.dispatch import play
 from foedus.numerics.interpreter.threads import threads_for
 from foedus.problem.constraints import Linear, LossRows, NormBall
+from foedus.problem.likelihoods import Likelihood
 from foedus.problem.terms import Constraint, Data, Terms
 from foedus.statistics.survival.stratified import halves, reals, square, triangle, wholes
 from foedus.sums.questions import Question, Sites
@@ -53,10 +54,15 @@ def check_terms(terms: Terms, errors: str = "hessian") -> None:
     """Raise where the standard errors of a model are not known."""
     if errors not in ERRORS:
         raise FoedusError(f"errors must be one of {', '.join(map(repr, ERRORS))}. Got {errors!r} instead.")
-    if terms.loss is None or not terms.loss.likelihood:
+    if terms.loss is None and isinstance(terms.objective, Likelihood):
+        if errors in LEVERED or any(not isinstance(c, Linear | NormBall) for c in terms.constraints):
+            raise FoedusError(
+                f"the standard errors of {terms.objective.__name__} are known without caps, and without HC2 and HC3."
+            )
+    elif terms.loss is None or not terms.loss.likelihood:
         raise FoedusError(
             "standard errors are known for losses that are likelihoods: least_squares, logistic, probit, cloglog, "
-            "poisson, negative_binomial, gamma and tweedie."
+            "poisson, negative_binomial, gamma and tweedie; and for fd.likelihoods."
         )
     if terms.dim > MOST:
         raise FoedusError(f"standard errors are computed for models of at most {MOST} numbers. Got {terms.dim}.")
@@ -103,55 +109,50 @@ class Sandwich(Question):
 
     @property
     def shape(self) -> PyTree:
-        terms = self.terms
-        assert terms.loss is not None
-        dim, row = terms.dim, jnp.ones(1)
+        terms, dim, row = self.terms, self.terms.dim, jnp.ones(1)
+        figures = 3 if terms.loss is None else jax.eval_shape(terms.loss.figures, row, row).shape[0]
         half = reals(halves(dim))
         if self.bread is not None:
             return {"meat": half}
         shape = dict.fromkeys(("bread", "model", "face"), half)
         shape |= {} if self.errors in ("hessian", *LEVERED) else {"meat": half}
         shape |= {"slope": reals(dim), "coupled": reals(terms.rows[2], dim), "shares": reals(2)}
-        shape |= {"figures": reals(jax.eval_shape(terms.loss.figures, row, row).shape[0])}
+        shape |= {"figures": reals(figures)}
         return shape | dict.fromkeys(("rows", "binding", "held", "clusters"), wholes())
 
     def answer(self, data: AtModel) -> PyTree:
         terms, w, mu = self.terms, np.asarray(self.w, dtype=float), np.asarray(data.mu, dtype=float)
-        loss, dim = terms.loss, terms.dim
-        assert loss is not None
         rows = Data({k: np.asarray(v) for k, v in data.data.items()})
-        X, y = np.asarray(rows["x"]), np.asarray(rows["y"])
-        slope, bend, information, figures = map(np.asarray, play(_by_row(terms), X @ w, y))
-        curvature = information if self.errors == "hessian" else bend
+        own_rows = _OneScore(terms, rows, w) if terms.loss is not None else _SeveralScores(terms, rows, w)
         share = np.asarray(play(terms.share, rows)) / terms.clients
-        weight, second, own, coupled = self._of_constraints(rows, X, w, slope, share, mu)
+        weight, second, own, coupled = self._of_constraints(rows, own_rows, w, share, mu)
         bread = second
         if (penalty := terms.penalty_of(rows)) is not None:
             bread = bread + np.diag(np.asarray(penalty.bend(jnp.asarray(w)))) / terms.clients
-        with threads_for(dim):
-            bread = bread + gram(X, weight * curvature)
-            if self.bread is not None:
-                return {"meat": triangle(self._levered(bread, X, weight * slope, weight * curvature))}
-            answer = {"bread": bread, "model": gram(X, weight**2 * information)}
+        with threads_for(terms.dim):
+            bread = bread + own_rows.curvature(weight, self.errors == "hessian")
+            if isinstance(own_rows, _OneScore) and self.bread is not None:
+                return {"meat": triangle(self._with_leverage(bread, own_rows, weight))}
+            answer = {"bread": bread, "model": own_rows.curvature(weight**2, True)}
             if self.errors in ("HC0", "HC1"):
-                answer["meat"] = gram(X, (weight * slope) ** 2)
-            counts, codes = share > 0, np.zeros(len(X), int)
+                answer["meat"] = own_rows.squares(weight)
+            counts, codes = share > 0, np.zeros(len(share), int)
             if self.errors == "cluster":
                 if CLUSTER not in rows:
                     raise FoedusError("errors = 'cluster' needs to know which rows belong together: name their column.")
                 _, codes = np.unique(np.asarray(rows[CLUSTER])[counts], return_inverse=True)
-                scores = np.zeros((codes.max(initial=-1) + 1, dim))
-                np.add.at(scores, codes, ((weight * slope)[:, None] * X)[counts])
+                scores = np.zeros((codes.max(initial=-1) + 1, terms.dim))
+                np.add.at(scores, codes, own_rows.scores(weight)[counts])
                 answer["meat"] = scores.T @ scores
         lengths = np.linalg.norm(own, axis=1, keepdims=True)
         unit = own / np.where(lengths > 0, lengths, 1.0)
         equal = [c.equality for c in self._own_terms() for _ in range(self._count(c, rows))]
         matrices = {k: triangle(v) for k, v in (answer | {"face": unit.T @ unit}).items()}
         return matrices | {
-            "slope": (share * slope) @ X,
+            "slope": own_rows.slope(share),
             "coupled": coupled,
             "shares": np.array([share.sum(), np.sum(share**2)]),
-            "figures": np.sum(np.where(counts, figures, 0.0), axis=1),
+            "figures": np.sum(np.where(counts, own_rows.figures, 0.0), axis=1),
             "rows": np.int64(counts.sum()),
             "binding": np.int64(len(own)),
             "held": np.int64(sum(equal)),
@@ -165,7 +166,7 @@ class Sandwich(Question):
         return len(c.labels(self.terms, rows))
 
     def _of_constraints(
-        self, rows: Data, X: np.ndarray, w: np.ndarray, slope: np.ndarray, share: np.ndarray, mu: np.ndarray
+        self, rows: Data, own_rows: "_OneScore | _SeveralScores", w: np.ndarray, share: np.ndarray, mu: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
         """The weight of each row, second derivatives, the gradients of own rows that bind, those of coupled rows."""
         terms, dim = self.terms, len(w)
@@ -179,7 +180,7 @@ class Sandwich(Question):
             if isinstance(c, LossRows):
                 weights = np.asarray(c.weights(rows))
                 weight += multipliers @ weights
-                gradients = (weights * slope) @ X
+                gradients = np.stack([own_rows.slope(some) for some in weights])
             elif isinstance(c, Linear):
                 gradients = np.asarray(rows[f"{c.key}.C"])
             else:
@@ -191,7 +192,7 @@ class Sandwich(Question):
                 binding.append(gradients[(multipliers > 0) | c.equality])
         return weight, second, np.concatenate(binding), coupled
 
-    def _levered(self, own: np.ndarray, X: np.ndarray, slope: np.ndarray, curvature: np.ndarray) -> np.ndarray:
+    def _with_leverage(self, own: np.ndarray, own_rows: "_OneScore", weight: np.ndarray) -> np.ndarray:
         """The meat with each row's leverage; refuses a bread that this site's own is no part of.
 
         A made-up bread would let one row outweigh all others in the sum.
@@ -203,16 +204,68 @@ class Sandwich(Question):
             raise FoedusError("the sum that leverages are asked for does not hold this site's own part.")
         values, vectors = np.linalg.eigh(bread * scale[:, None] * scale)
         steep = values > 1e-10 * max(float(values[-1]), 1e-300)
-        half = (X * scale) @ (vectors[:, steep] / np.sqrt(values[steep]))
-        leverage = curvature * np.sum(half**2, axis=1)
-        power = 1 if self.errors == "HC2" else 2
-        return gram(X, slope**2 / np.maximum(1.0 - leverage, 1e-12) ** power)
+        half = (own_rows.X * scale) @ (vectors[:, steep] / np.sqrt(values[steep]))
+        leverage = weight * own_rows.bend * np.sum(half**2, axis=1)
+        power = 0.5 if self.errors == "HC2" else 1
+        return own_rows.squares(weight / np.maximum(1.0 - leverage, 1e-12) ** power)
 
 
-def _by_row(terms: Terms):
-    loss = terms.loss
-    assert loss is not None
-    return lambda z, y: (loss.slope(z, y), loss.bend(z, y), loss.information(z, y), loss.figures(z, y))
+class _OneScore:
+    """Rows with a loss of the score xᵀw, at a model."""
+
+    def __init__(self, terms: Terms, rows: Data, w: np.ndarray):
+        loss = terms.loss
+        assert loss is not None
+        self.X = np.asarray(rows["x"])
+        of = lambda z, y: (loss.slope(z, y), loss.bend(z, y), loss.information(z, y), loss.figures(z, y))  # noqa: E731
+        parts = play(of, self.X @ w, np.asarray(rows["y"]))
+        self.own, self.bend, self.information, self.figures = map(np.asarray, parts)
+
+    def curvature(self, weight: np.ndarray, average: bool) -> np.ndarray:
+        """Σ weight·ℓ'' x xᵀ, or with the average of ℓ''."""
+        return gram(self.X, weight * (self.information if average else self.bend))
+
+    def squares(self, weight: np.ndarray) -> np.ndarray:
+        """Σ (weight·ℓ')² x xᵀ."""
+        return gram(self.X, (weight * self.own) ** 2)
+
+    def scores(self, weight: np.ndarray) -> np.ndarray:
+        """weight·ℓ' x of each row. (rows, dim)"""
+        return (weight * self.own)[:, None] * self.X
+
+    def slope(self, weight: np.ndarray) -> np.ndarray:
+        """Σ weight·ℓ' x."""
+        return (weight * self.own) @ self.X
+
+
+class _SeveralScores:
+    """Rows with a likelihood of several scores, at a model."""
+
+    def __init__(self, terms: Terms, rows: Data, w: np.ndarray):
+        likelihood, shape = terms.objective, terms.shape
+        assert isinstance(likelihood, Likelihood)
+        x, y = jnp.asarray(rows["x"]), jnp.asarray(rows["y"])
+        self.by_row = lambda u: likelihood.by_row(shape.unravel(u), x, y)
+        self.w = jnp.asarray(w)
+        self.plain = np.asarray(jax.jacrev(self.by_row)(self.w))
+        loss = np.asarray(self.by_row(self.w))
+        self.figures = np.stack([2.0 * loss, np.zeros_like(loss), -loss])
+
+    def curvature(self, weight: np.ndarray, average: bool) -> np.ndarray:
+        """The second derivatives of Σ weight·ℓ."""
+        return np.asarray(jax.hessian(lambda u: jnp.dot(jnp.asarray(weight), self.by_row(u)))(self.w))
+
+    def squares(self, weight: np.ndarray) -> np.ndarray:
+        """Σ weight² ∇ℓ ∇ℓᵀ."""
+        return gram(self.plain, weight**2)
+
+    def scores(self, weight: np.ndarray) -> np.ndarray:
+        """weight·∇ℓ of each row. (rows, dim)"""
+        return weight[:, None] * self.plain
+
+    def slope(self, weight: np.ndarray) -> np.ndarray:
+        """Σ weight·∇ℓ."""
+        return weight @ self.plain
 
 
 def gram(X: np.ndarray, d: np.ndarray) -> np.ndarray:

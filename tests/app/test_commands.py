@@ -71,13 +71,13 @@ def test_a_run_directory_holds_what_is_needed_to_use_and_repeat_it(foedus: Comma
     assert kept["seed"] == 5
     assert kept["versions"]["foedus"]
     assert len(kept["features"]) == run.w.size
-    assert kept["preparation"]["rounds"] == 2
+    assert kept["preparation"]["rounds"] == 1
     events = [json.loads(line) for line in (folder / "events.jsonl").read_text().splitlines()]
     assert [events[0]["event"], events[-1]["event"]] == ["start", "end"]
     assert f"objective {run.objective:.6g}" in result.out
     up, down = kept["preparation"]["up"], kept["preparation"]["down"]
     assert (
-        f"preparation beside that: 2 rounds for the scales and words of the columns, {up} B up and {down} B"
+        f"preparation beside that: 1 round for the scales and words of the columns, {up} B up and {down} B"
         in result.out
     )
 
@@ -350,7 +350,7 @@ def test_a_sweep_runs_on_after_a_failure_and_lists_it(foedus: Command):
     result = foedus("run", ACCEPT, "study.toml")
     assert result.status == 1
     assert "1 of 2 runs failed:" in result.out
-    assert "lr=1e+200: the iterates became infinite" in result.out
+    assert "lr=1e+200: the run diverged: the iterates became infinite" in result.out
     assert "could not be written" not in result.out
     good = fd.load("runs/study/lr=0.5")
     assert f"{good.objective:.6g}" in result.out

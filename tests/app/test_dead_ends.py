@@ -13,6 +13,7 @@ from scipy.optimize import minimize
 import foedus as fd
 from foedus.app import cli
 from foedus.app.experiment import execute
+from foedus.app.report import words
 from foedus.base.errors import FoedusError
 
 FILE = """\
@@ -248,3 +249,34 @@ def test_a_file_of_init_measures_the_model_on_rows_it_has_not_seen(folder: Path)
     assert cli.run(["run", "study.toml", "--quiet"]) == 0
     evaluation = fd.load(folder / "runs/study").evaluations["held-out rows"]
     assert evaluation.rows == {"bonn": 18, "celle": 18, "fulda": 18}
+
+
+@pytest.mark.parametrize("at_most", ["0", "{ bonn = 0, celle = 0.3, fulda = 0.3 }"])
+@pytest.mark.parametrize("command", ["check", "run"])
+def test_a_cap_of_zero_is_refused_for_a_loss_that_is_above_zero(
+    command: str, at_most: str, folder: Path, capsys: pytest.CaptureFixture[str]
+):
+    (folder / "study.toml").write_text(FILE.format(rest=CAP.format(at_most=f'{at_most}\nskip = "undefined"')))
+    assert cli.run([command, "study.toml"]) == 2
+    assert "the logistic loss is above 0 for every model" in capsys.readouterr().err
+
+
+def test_a_cap_of_zero_is_tried_where_a_loss_can_be_zero():
+    sites = {"bonn": (np.array([[1.0], [-1.0]]), np.array([1.0, 0.0]))}
+    cap = fd.constraints.LossCap(fd.label(1), 0.0)
+    run = fd.solve(fd.Problem(sites, loss=fd.losses.smooth_hinge, constraints=[cap]), max_rounds=100)
+    assert run.certificate.feasibility <= 1e-6
+
+
+@pytest.mark.parametrize("loss", [fd.losses.logistic, fd.losses.least_squares], ids=["finite", "infinite"])
+def test_steps_that_are_too_long_are_called_divergence(loss: fd.losses.Loss):
+    run = fd.solve(fd.Problem(clinics(SHARES), loss=loss), fd.FedAvg(lr=1e6), max_rounds=40)
+    assert not run.converged
+    assert run.reason.startswith("the run diverged: ")
+    assert "try a smaller step" in run.reason
+    assert words.verdict(run).title == "No usable model: the run diverged"
+
+
+def test_steps_of_a_usual_length_are_not():
+    run = fd.solve(fd.Problem(clinics(SHARES), loss=fd.losses.logistic), fd.FedAvg(lr=1e-3), max_rounds=5)
+    assert "diverged" not in run.reason

@@ -91,7 +91,7 @@ def test_a_submission_places_its_own_files_anew_and_lists_them(folder: Path):
     place_data(load(study(folder)), there, screen)
     assert [table_at(folder, site).stem for site in there.sites] == ["city", "lakeside", "st-mary", "valley"]
     assert screen.lines[0].endswith("city.csv.")
-    assert len(screen.lines) == 4
+    assert len(screen.lines) == 5  # the last one says what the policy of a trial allows
     (folder / "hospitals/city.csv").rename(folder / "hospitals/aachen.csv")
     place_data(load(study(folder)), there, screen)
     assert table_at(folder, "site-1").stem == "aachen"
@@ -154,12 +154,16 @@ def test_the_partition_follows_the_seed_unless_it_has_one(line: str, different: 
     assert len(dealt) == different
 
 
-def test_ten_seeds_give_ten_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_ten_seeds_give_ten_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "study.toml").write_text(PARTITIONED.format(seed=""))
-    assert cli.run(["run", "study.toml", "--quiet"]) == 0
+    text = PARTITIONED.format(seed='method = "dirichlet"\nalpha = 5.0')
+    (tmp_path / "study.toml").write_text(text)
+    assert cli.run(["run", "study.toml"]) == 0
     objectives = {fd.load(path.parent).objective for path in Path("runs/study").glob("*/run.json")}
     assert len(objectives) == 3
+    told = capsys.readouterr().out
+    assert "Mean ± standard deviation over the seeds" in told
+    assert "about different data" not in told  # each division is a repetition
 
 
 @pytest.mark.parametrize("name", ["../../evil", "/tmp/evil", "..", "a\\\\b", "c\\u0000"])

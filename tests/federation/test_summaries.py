@@ -96,6 +96,10 @@ def test_a_bread_without_a_sites_own_part_is_refused(tmp_path, monkeypatch):
     assert any("does not hold this site's own part" in note for note in ward.notes)
 
 
+def _share(note: str) -> float:
+    return float(note.split("share of ")[1].partition(". ")[0].rstrip("."))
+
+
 def test_where_a_policy_limits_answers_those_of_a_summary_count(tmp_path):
     for name in ("a", "b"):
         (tmp_path / name).mkdir()
@@ -106,10 +110,7 @@ def test_where_a_policy_limits_answers_those_of_a_summary_count(tmp_path):
     asked.play()
     more = [note for note in asked.notes if note.startswith("Numbers: ")]
     assert shares
-    assert all(
-        float(b.split("share of ")[1][:-1]) > float(a.split("share of ")[1][:-1])
-        for a, b in zip(shares, more, strict=True)
-    )
+    assert all(_share(b) > _share(a) for a, b in zip(shares, more, strict=True))
 
 
 @pytest.mark.parametrize(

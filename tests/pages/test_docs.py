@@ -19,7 +19,14 @@ SHOWN = re.compile(r"^```python\n(.*?)^```$(?:\n\n```text\n(.*?)^```$)?", re.MUL
 # pages whose code is a fragment: it speaks of a problem that is stated elsewhere
 FRAGMENTS = {"privacy.md"}
 # pages that run among the quick tests; the code of all others is only read there
-QUICK = {"tutorial.md", "howto/infeasible.md", "howto/own-algorithm.md", "howto/privacy-budget.md", "howto/report.md"}
+QUICK = {
+    "index.md",
+    "tutorial.md",
+    "howto/infeasible.md",
+    "howto/own-algorithm.md",
+    "howto/privacy-budget.md",
+    "howto/report.md",
+}
 RUN = [
     pytest.param(page, marks=[] if page in QUICK else [pytest.mark.slow])
     for page in PAGES
@@ -81,11 +88,13 @@ def test_every_algorithm_has_its_page_and_every_setting_its_row():
     hooks = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(hooks)
     exported = [getattr(fd, name) for name in fd.__all__]
+    every = (DOCS / "algorithms" / "index.md").read_text(encoding="utf-8")
     for made in exported:
         if not (isinstance(made, type) and issubclass(made, Algorithm)):
             continue
         page = DOCS / "algorithms" / f"{made.__name__.lower()}.md"
         assert page.is_file(), f"{made.__name__} has no page"
+        assert f"\n| [{made.__name__}]({page.name}) |" in every
         text = page.read_text(encoding="utf-8")
         for part in ("**Use it**", f"<!-- settings of {made.__name__} -->"):
             assert part in text

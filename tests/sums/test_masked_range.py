@@ -108,7 +108,7 @@ class Prober:
 
 def test_a_server_that_chooses_models_gets_no_comparison_with_the_bound(tmp_path, monkeypatch):
     """A site answers in the same form whatever its numbers are."""
-    hall = MaskedHall(tmp_path, with_rows(1.0), fd.FedAvg(k0=1, lr=0.1, tol=1e-300), max_rounds=6).unchecked()
+    hall = MaskedHall(tmp_path, with_rows(1.0), fd.FedAvg(k0=1, lr=0.1, tol=1e-19), max_rounds=6).unchecked()
     prober, counts = Prober(hall), []
 
     def check(referee, new):  # the server wants to learn, and accepts whatever comes
@@ -139,7 +139,7 @@ def test_in_a_run_with_noise_no_refusal_depends_on_the_data(tmp_path):
 
 def test_a_certificate_beyond_the_range_ends_the_run_with_a_sentence(tmp_path):
     """The rounds' numbers fit; the second derivatives of the certificate, of 1e20, do not."""
-    problem, tiny = with_rows(1e10), fd.FedAvg(k0=1, lr=1e-25)
+    problem, tiny = with_rows(1e10), fd.FedAvg(k0=1, lr=1e-20)
     masking = masking_of(tiny, problem.terms)
     assert masking.measuring.point.largest < 1e15
     hall = MaskedHall(tmp_path, problem, tiny, max_rounds=1)

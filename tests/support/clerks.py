@@ -45,6 +45,7 @@ class ClerkPlan:
     max_rounds: int = 4
     counts_rows: bool = False
     summary: str | None = None
+    formula: str = ""
 
     @property
     def roles(self) -> Roles:

@@ -94,6 +94,9 @@ def require_certified(runs: Mapping[str, "Run"]) -> None:
     from foedus.app.report.words import uncertified
 
     reasons = {name: why for name, run in runs.items() if (why := uncertified(run)) is not None}
+    if len(reasons) > 3:  # of a sweep one stands for all
+        name, why = next(iter(reasons.items()))
+        reasons = {f"of {len(runs)} runs {len(reasons)} are not certified; {name}": why}
     for name, why in reasons.items():
         print(f"foedus: {name} is not certified: {why} (--accept-uncertified goes on with it).", file=sys.stderr)
     if reasons:
@@ -116,12 +119,12 @@ def _open_checked(folder: Path, accept_uncertified: bool) -> "SavedModel":
 def tell_folder(screen: "Screen", folder: Path, run: "Run") -> None:
     """Say what preparing the data took, where a run is kept, and what to do with it."""
     from foedus.app.report.words import uncertified
-    from foedus.base.quantities import size
+    from foedus.base.quantities import count, size
 
     preparation = json.loads((folder / "experiment.json").read_text())["preparation"]
     epsilon = f", epsilon {preparation['epsilon']:g}" if "epsilon" in preparation else ""
     screen.say(
-        f"preparation beside that: {preparation['rounds']} rounds for the scales and words of the columns, "
+        f"preparation beside that: {count(preparation['rounds'], 'round')} for the scales and words of the columns, "
         f"{size(preparation['up'])} up and {size(preparation['down'])} down{epsilon}"
     )
     report = folder / "report.html"
@@ -135,6 +138,8 @@ def _tell_sweep(experiment: "Experiment", outcome: "ExperimentOutcome", screen: 
     from foedus.app.experiment.compare import data_differ, summary, table
     from foedus.app.experiment.execute import write_report
     from foedus.app.experiment.folder import finite
+    from foedus.app.report.sweep import summary_csv
+    from foedus.base.files import write_whole
 
     if outcome.runs:
         base = out or experiment.out
@@ -143,8 +148,13 @@ def _tell_sweep(experiment: "Experiment", outcome: "ExperimentOutcome", screen: 
             screen.say(table(outcome.runs, differ))
         screen.note(finite({"event": "summary", "runs": summary(outcome.runs), "failed": outcome.failures}))
         description = {"title": experiment.name, "command": f"foedus run {experiment.path}", "data_differ": differ}
+        write_whole(base / "summary.csv", summary_csv(outcome.runs).encode())
         wrong = write_report(outcome.runs, base / "report.html", description)
-        screen.say(f"Kept in {base}; " + (wrong or f"open {base / 'report.html'} in a browser") + ".")
+        screen.say(
+            f"Kept in {base}, and in short in {base / 'summary.csv'}; "
+            + (wrong or f"open {base / 'report.html'} in a browser")
+            + "."
+        )
     if outcome.failures:
         screen.say(f"{len(outcome.failures)} of {len(experiment.cases)} runs failed:")
         for name, reason in outcome.failures.items():
@@ -366,8 +376,13 @@ def export(
     typer.echo(f"Wrote {out}: {what}.")
 
 
-def check(file: File) -> None:
-    """Read the file and the data, and say what would happen; nothing is trained and nothing is written."""
+def check(
+    file: File,
+    fix: Annotated[
+        bool, typer.Option("--fix", help="Write the remedies that are sure into the file, and show what changes.")
+    ] = False,
+) -> None:
+    """Read the file and the data, and say what would happen; nothing is trained, and only --fix writes something."""
     from foedus.app.experiment.execute import Builder
     from foedus.app.experiment.file import load
     from foedus.app.experiment.folder import folder_of
@@ -375,6 +390,8 @@ def check(file: File) -> None:
     from foedus.base.engine import return_memory
     from foedus.data.doubts import doubts as doubts_of
 
+    if fix:
+        _fix(file)
     experiment = load(file)
     builder = Builder(experiment)
     several = len(experiment.cases) > 1
@@ -390,7 +407,8 @@ def check(file: File) -> None:
             first = first or setup
     except FoedusError:
         # something that looks wrong in the data may be the cause
-        _print_doubts(console, _doubts_in(experiment) if results is None else results)
+        if _print_doubts(console, _doubts_in(experiment) if results is None else results):
+            console.print(f"'foedus check {file} --fix' writes the lines that are sure into the file.\n")
         raise
     assert first is not None
     assert data is not None
@@ -403,20 +421,37 @@ def check(file: File) -> None:
         state = f"is in the way: {error}"
     count = _print_doubts(console, results)
     fits = "it can be run, but look at these first" if count else "everything fits"
-    console.print(f"{file}: {fits}. Nothing was trained, and nothing was written.\n", soft_wrap=True)
+    if any(doubt.sure for doubt in results):
+        console.print(f"'foedus check {file} --fix' writes the lines that are sure into the file.\n", soft_wrap=True)
+    console.print(f"{file}: {fits}. Nothing was trained{'' if fix else ', and nothing was written'}.\n", soft_wrap=True)
     if several:
         console.print(f"It asks for {len(experiment.cases)} runs; this is the first, {experiment.cases[0].name}.\n")
     console.print(describe(first, data, folder.path, state), soft_wrap=True)
     console.print(f"\nNext: foedus run {file}", soft_wrap=True)
 
 
+def _fix(file: Path) -> None:
+    """Write the remedies that are sure into an experiment file, after showing the difference."""
+    from foedus.app.experiment.file import load
+    from foedus.app.experiment.fix import fix
+    from foedus.base.files import write_whole
+
+    load(file)
+    text, difference = fix(file)
+    if not difference:
+        typer.echo(f"{file}: there is nothing to mend without somebody's judgement.\n")
+        return
+    typer.echo(difference)
+    write_whole(file, text.encode())
+    typer.echo(f"\nWrote these lines into {file}.\n")
+
+
 def _doubts_in(experiment: "Experiment") -> "list[Doubt]":
     """What looks wrong in the data of the first run; nothing where they cannot be read, which the caller says."""
-    from foedus.app.experiment.sources import cohort_of
-    from foedus.data.doubts import doubts
+    from foedus.app.experiment.fix import doubts_in
 
     try:
-        return doubts(cohort_of(experiment.cases[0].settings, experiment.folder))
+        return doubts_in(experiment.cases[0].settings, experiment.folder)
     except FoedusError:
         return []
 

@@ -27,7 +27,7 @@ from foedus.privacy.noise import Noise
 from foedus.privacy.releasing import Releasing, check_data, make_private
 from foedus.privacy.releasing import rounds_of as rounds_with
 from foedus.privacy.total import Local, usual_clip
-from foedus.problem.constraints import Constraint
+from foedus.problem.constraints import Constraint, check_caps
 from foedus.problem.losses import Loss
 from foedus.problem.penalties import BesideIntercept, Penalty
 from foedus.problem.problem import Problem
@@ -350,6 +350,10 @@ def build(
             check_terms(problem.terms, errors)
         except FoedusError as error:
             raise FoedusError(f"[summary]: {error}") from None
+    try:
+        check_caps(problem.terms)
+    except FoedusError as error:
+        raise FoedusError(f"[[constraints]]: {error}") from None
     if "runtime" in runtime_of(settings) and importlib.util.find_spec("nvflare") is None:
         raise FoedusError("[run] runtime: sites of their own need NVIDIA FLARE: pip install 'foedus[flare]'.")
     algorithm = algorithm_of(settings)
@@ -407,6 +411,7 @@ def rules_of(settings: Settings, cohort: Cohort, answers: Answers | None = None)
         answers=answers,
         count_rows=counts_rows(settings),
         private=settings["privacy"] is not None,
+        formula=settings["problem"]["formula"] or "",
     )
 
 

@@ -28,6 +28,7 @@ from foedus.protocol.algorithm import name_of
 from foedus.runtime.checkpoint import rounds_in
 from foedus.runtime.run import Run
 from foedus.runtime.run import load as load_run
+from foedus.runtime.spine import DIVERGED
 
 
 @dataclass
@@ -146,7 +147,7 @@ def execute(
             outcome.interrupted = True
             break
         outcome.runs[name] = run
-        if run.reason.startswith("the iterates became infinite"):
+        if run.reason.startswith(DIVERGED):
             outcome.failures[name] = run.reason
     return outcome
 

@@ -167,6 +167,8 @@ def coefficients_of(run: Run, setup: RunSetup) -> CoefficientTable | None:
 def units_of(rules: Preprocessing) -> np.ndarray:
     """Return the matrix that turns the model's numbers into those for raw columns: per unit, not per deviation."""
     T = np.eye(len(rules.names))
+    if rules.formula:
+        return T  # whose columns are those of the data
     place = 0
     for rule in rules.columns:
         if isinstance(rule, Category):

@@ -5,6 +5,7 @@ A list where one value is expected makes one run for each of its values; several
 
 import copy
 import re
+import sys
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -104,6 +105,7 @@ PREPROCESS = {
 }
 PROBLEM = {
     "loss": Key("offer", "the loss of one row", {"name": "logistic"}),
+    "formula": Key("text", "the label and the model's columns, as 'y ~ age*sex'; every column when left out"),
     "where": Key("text", "the rows that count in the objective, as 'label 0' or 'group F'; all when left out"),
     "penalty": Key("offer", "a smooth penalty on the model, the intercept excepted"),
     "regularizer": Key("offer", "a regulariser of the model, the intercept excepted"),
@@ -165,13 +167,14 @@ class Experiment:
         return self.path.parent
 
 
-def load(path: Path, *, elsewhere: bool = False) -> Experiment:
+def load(path: Path, *, elsewhere: bool = False, text: str | None = None) -> Experiment:
     """Read an experiment file and check everything that can be checked without the data.
 
-    `elsewhere`: the sites bring their own rows, and the file need not say where they are.
+    `elsewhere`: the sites bring their own rows, and the file need not say where they are. `text`: what to read in the
+    place of the file's own content.
     """
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8") if text is None else text
     except FileNotFoundError:
         beside = [entry.name for entry in path.parent.glob("*.toml")] if path.parent.is_dir() else []
         hint = did_you_mean(path.name, beside) or " 'foedus init' writes one to start from."
@@ -184,6 +187,8 @@ def load(path: Path, *, elsewhere: bool = False) -> Experiment:
         raw = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise FoedusError(f"{path} is not valid TOML: {error}.") from None
+    if (folder := str(path.parent.absolute())) not in sys.path:
+        sys.path.append(folder)  # an algorithm of one's own may be in a module beside the file
     try:
         settings = _read_settings(raw, elsewhere)
         name = settings["name"] or path.stem
@@ -241,6 +246,7 @@ def _read_settings(raw: Json, elsewhere: bool) -> Settings:
     settings["algorithm"] = _read_algorithms(raw.get("algorithm"))
     settings["constraints"] = _read_constraints(raw.get("constraints", []))
     settings["privacy"] = _read_privacy(raw.get("privacy"))
+    _take_formula(settings)
     _check_data(settings, elsewhere)
     return settings
 
@@ -397,6 +403,30 @@ def _read_privacy(section: object) -> Json | None:
         else None
     )
     return {"noise": offer.name, "budget": budget} | rest
+
+
+def _take_formula(settings: Settings) -> None:
+    """Give the columns that a formula names their roles; raise where [data] says otherwise."""
+    if (formula := settings["problem"]["formula"]) is None:
+        return
+    from foedus.data.formula import Design
+
+    design, data = Design(formula), settings["data"]
+    label = data["label"] or design.response
+    if design.response != label:
+        raise FoedusError(
+            f"[problem] formula: the left side must be the label {label!r} of [data]. Got {design.response!r} instead."
+        )
+    if design.offset is not None:
+        raise FoedusError("[problem] formula: an offset is not known in an experiment file; fd.glm takes one.")
+    if settings["privacy"] is not None:
+        raise FoedusError("[problem] formula does not go with [privacy]: no bound is known of its columns.")
+    for key in ("features", "drop"):
+        if data[key]:
+            raise FoedusError(f"[data] {key}: the formula in [problem] says which columns are features; leave it out.")
+    data["label"], data["features"] = label, tuple(name for name in design.names if name != label)
+    codes = [name for name in design.categories(()).values() if name not in data["categorical"]]
+    data["categorical"] = (*data["categorical"], *codes)
 
 
 def _check_data(settings: Settings, elsewhere: bool) -> None:

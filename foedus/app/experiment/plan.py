@@ -131,6 +131,11 @@ class Plan:
         return self.settings["summary"]["errors"]
 
     @property
+    def formula(self) -> str:
+        """The formula whose columns the model's numbers belong to; empty without one."""
+        return self.settings["problem"]["formula"] or ""
+
+    @property
     def secure(self) -> bool:
         """Whether the server sees masked sums alone."""
         return build.secure_of(self.settings)
@@ -157,6 +162,8 @@ class Plan:
     def problem(self) -> Json:
         """The loss and the terms in words, for a person at a site who is asked to approve them."""
         terms = sorted(map(constraint_in_words, self._constraints()))
+        if self.formula:
+            terms.append(f"the model's columns are those of {self.formula}")
         if self.counts_rows:
             terms.append("sites weigh by their number of rows, which this site tells")
         return {"loss": build.loss_of(self.settings).name, "terms": terms}

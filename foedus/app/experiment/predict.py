@@ -62,6 +62,11 @@ class SavedModel:
         """Raise where the model is not linear with one number a column."""
         if self.w.ndim != 1 or self.w.size != len(self.rules.names):
             raise FoedusError("only a linear model, one number a column, can be exported.")
+        if self.rules.formula:
+            raise FoedusError(
+                f"the model's columns are those of the formula {self.rules.formula!r}, which cannot be exported; "
+                "predict with 'foedus predict'."
+            )
 
 
 @dataclass(frozen=True)

@@ -50,18 +50,23 @@ def figures_in(header: dict, name: str = "") -> Iterator[tuple[str, str]]:
     """Return what the header of an answer tells, each with its name; not the words of the protocol."""
     for key, value in header.items():
         path = f"{name}.{key}" if name else str(key)
-        if value is None or (not name and key in NOT_FIGURES):
+        if value is None or value == [] or (not name and key in NOT_FIGURES):
             continue
         if isinstance(value, dict):
             yield from figures_in(value, path)
         elif isinstance(value, list | tuple):
-            yield path, ", ".join(map(_text, value)) or "none"
+            yield path, ", ".join(map(_text, value))
         else:
             yield path, _text(value)
 
 
 def _text(value: object) -> str:
-    return number(value) if isinstance(value, int | float) and not isinstance(value, bool) else str(value)
+    return _figure(value) if isinstance(value, int | float) and not isinstance(value, bool) else str(value)
+
+
+def _figure(value: float) -> str:
+    """A number as it leaves, to six digits."""
+    return number(value) if isinstance(value, int) else f"{value:.6g}".replace("-", "−")
 
 
 def how(one: Leaving) -> str:
@@ -74,7 +79,7 @@ def how(one: Leaving) -> str:
 
 def _numbers(array: np.ndarray, most: int) -> str:
     flat = np.ravel(array)
-    first = ", ".join(number(float(value)) for value in itertools.islice(flat, most))
+    first = ", ".join(_figure(float(value)) for value in itertools.islice(flat, most))
     return first + (f", and {number(flat.size - most)} more" if flat.size > most else "")
 
 
@@ -121,7 +126,7 @@ def page(preview: Preview) -> str:
     verdict = (
         words.Verdict("bad", "This site does not answer all that is asked", tuple(f"{one}." for one in refused))
         if refused
-        else words.Verdict("open", f"{count(numbers, 'number')} would leave", ("Nothing has left yet.",))
+        else words.Verdict("open", f"{count(numbers, 'number')} would leave", ("Nothing of this file has left yet.",))
     )
     rows = [one.rows for one in preview.leaving if one.rows is not None and one.count]
     tiles = [
@@ -149,7 +154,7 @@ def page(preview: Preview) -> str:
     )
     parts = [("leaving", "What would leave", overview + paragraphs([privacy(preview)]))]
     parts += [
-        (f"answer-{i}", f"The numbers of {one.ask}", _numbers_of(one))
+        (f"answer-{i}", f"The answer to {one.ask}", _numbers_of(one))
         for i, one in enumerate(preview.leaving, start=1)
         if one.arrays or [*figures_in(one.header)]
     ]
@@ -165,7 +170,7 @@ def _numbers_of(one: Leaving) -> Markup:
         for name, array in zip(one.names, one.arrays, strict=True)
     ]
     note = "Noise is drawn anew when the file is written." if one.releases else ""
-    heads = [Column("Name", ""), *columns("Shape", "Numbers", kind="t")]
+    heads = [Column("Name", ""), *columns("Shape", "Values", kind="t")]
     return table(heads, rows, "") + piece("note", note)
 
 
