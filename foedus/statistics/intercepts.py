@@ -1,7 +1,8 @@
 """Intercepts of sites: fixed ones that never leave their site, and random ones.
 
 Fixed: a site finds its own intercept α_i(β) for the β that it is asked about, and sends its part of the likelihood with
-two derivatives in β, in which α_i is eliminated: XᵀDX − (XᵀD1)(1ᵀDX)/(1ᵀD1). Neither α_i nor the numbers of events leave.
+two derivatives in β, in which α_i is eliminated: XᵀDX − (XᵀD1)(1ᵀDX)/(1ᵀD1). Neither α_i nor the number of events
+leaves.
 
 Random, for numbers: y = Xβ + b_i + ε with b_i ~ N(0, τ²) and ε ~ N(0, σ²). For θ = τ²/σ² a site sends XᵀX − c ssᵀ and
 the like, where s = Σx and c = θ/(1 + nθ), with derivatives in θ; from the sums follow β, σ² and the slope of the
@@ -237,9 +238,7 @@ def mixed(sites: Sites, dim: int) -> Estimate:
         slope = float(c[1] - 2.0 * b[1] @ beta + beta @ A_rise @ beta)
         sigma2, theta = rest / free, math.exp(log_theta)
         value = -0.5 * (free * (math.log(2.0 * math.pi * sigma2) + 1.0) + log_det[0] + np.linalg.slogdet(A)[1])
-        fit = Estimate(
-            beta, sigma2 * inverse, 0, np.zeros(0), 0, int(rows), sigma2, theta * sigma2, float(value)
-        )
+        fit = Estimate(beta, sigma2 * inverse, 0, np.zeros(0), 0, int(rows), sigma2, theta * sigma2, float(value))
         gain = -0.5 * (free * slope / rest + float(log_det[1]) + float(np.trace(inverse @ A_rise)))
         found[log_theta] = gain * theta, fit
         return gain * theta
