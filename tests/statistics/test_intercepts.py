@@ -94,6 +94,7 @@ def logistic(z, y):
     return np.logaddexp(0, z) - y * z, p - y, p * (1 - p)
 
 
+@pytest.mark.slow
 def test_random_intercepts_of_classes_are_those_of_brute_force():
     parts = {name: part.assign(age=(part.age - 50) / 20) for name, part in cohort(2).items()}
     fit = fd.glm("ill ~ x + age", parts, "binomial", random="site")
