@@ -56,7 +56,6 @@ SHOT := $(CHROMIUM) --headless --no-sandbox --disable-gpu --hide-scrollbars --wi
 picture: $(BASE)
 	rm -rf out/picture && mkdir -p out/picture
 	cd out/picture && $(abspath $(BIN))/foedus init --example
-	grep -q '^.evaluate' out/picture/hospital.toml || printf '\n[evaluate]\nholdout = 0.2\n' >> out/picture/hospital.toml
 	cd out/picture && $(abspath $(BIN))/foedus run --quiet hospital.toml
 	$(SHOT) --screenshot=docs/report.png out/picture/runs/hospital/report.html
 	$(SHOT) --blink-settings=preferredColorScheme=0 --screenshot=docs/report-dark.png out/picture/runs/hospital/report.html

@@ -10,9 +10,17 @@ if TYPE_CHECKING:
     from foedus.algorithms import *  # noqa: F403
     from foedus.algorithms.ens import ens
     from foedus.app.check import check_algorithm
-    from foedus.app.estimators import FairClassifier, NeymanPearsonClassifier, RobustClassifier, RobustRegressor
+    from foedus.app.estimators import (
+        FairClassifier,
+        LinearRegression,
+        LogisticRegression,
+        NeymanPearsonClassifier,
+        RobustClassifier,
+        RobustRegressor,
+    )
     from foedus.app.glm import glm
     from foedus.app.solve import solve
+    from foedus.app.tracking import log_to_mlflow, log_to_wandb
     from foedus.base.errors import FoedusError
     from foedus.federation.flare.driver import Flare
     from foedus.privacy.budget import Budget
@@ -23,7 +31,7 @@ if TYPE_CHECKING:
     from foedus.problem.problem import Problem
     from foedus.problem.terms import Data, group, label
     from foedus.protocol.participation import Coverage, Fraction, Schedule
-    from foedus.runtime.run import Run, load
+    from foedus.runtime.run import Run, load, runs_to_frame
     from foedus.runtime.spread import Spread
     from foedus.statistics import evaluate
     from foedus.statistics.survival.cox import cox
@@ -42,7 +50,9 @@ __all__ = [
     "Fraction",
     "Gaussian",
     "Laplace",
+    "LinearRegression",
     "Local",
+    "LogisticRegression",
     "NeymanPearsonClassifier",
     "PaperLaplace",
     "Problem",
@@ -62,22 +72,27 @@ __all__ = [
     "label",
     "likelihoods",
     "load",
+    "log_to_mlflow",
+    "log_to_wandb",
     "losses",
     "penalties",
     "regularizers",
     "robust",
+    "runs_to_frame",
     "solve",
 ]
 
 # The module of each public name, which is imported when the name is first asked for
 _HOMES = {
     **dict.fromkeys(_ALGORITHMS, "algorithms"),
-    **dict.fromkeys(("FairClassifier", "NeymanPearsonClassifier"), "app.estimators"),
+    **dict.fromkeys(("FairClassifier", "LinearRegression", "LogisticRegression"), "app.estimators"),
+    "NeymanPearsonClassifier": "app.estimators",
     **dict.fromkeys(("RobustClassifier", "RobustRegressor"), "app.estimators"),
     **dict.fromkeys(("Gaussian", "Laplace", "PaperLaplace"), "privacy.noise"),
     **dict.fromkeys(("Coverage", "Fraction", "Schedule"), "protocol.participation"),
     **dict.fromkeys(("Data", "group", "label"), "problem.terms"),
-    **dict.fromkeys(("Run", "load"), "runtime.run"),
+    **dict.fromkeys(("Run", "load", "runs_to_frame"), "runtime.run"),
+    **dict.fromkeys(("log_to_mlflow", "log_to_wandb"), "app.tracking"),
     **dict.fromkeys(("constraints", "likelihoods", "losses", "penalties", "regularizers"), "problem"),
     "Budget": "privacy.budget",
     "Central": "privacy.central",

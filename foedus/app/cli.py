@@ -89,6 +89,7 @@ app.command()(experiment.frontier)
 for command in (report, card, summary, watch):
     app.command()(command)
 app.add_typer(federation.app, name="federation")
+app.command()(site.doctor)
 app.add_typer(courier.app, name="courier")
 app.add_typer(site.party_app, name="party")
 app.add_typer(site.app, name="site")

@@ -54,7 +54,7 @@ def late_names(package: str, homes: Mapping[str, str]) -> tuple[Callable[[str], 
         names[name] = value
         return value
 
-    return __getattr__, lambda: sorted({*names, *names["__all__"]})
+    return __getattr__, lambda: sorted({*names["__all__"], *(name for name in names if name[:2] == "__")})
 
 
 class _ProgramsOnDisk:

@@ -1,4 +1,4 @@
-"""How results are shown: tables as text, the same as HTML for a notebook, and bounds rounded to their true side."""
+"""How results are shown: tables as text, as HTML for a notebook and as LaTeX; bounds rounded to their true side."""
 
 import re
 from collections.abc import Collection, Sequence
@@ -15,6 +15,29 @@ def text_table(titles: Sequence[str], rows: Sequence[Sequence[str]], left: Colle
         return "  ".join(cell.ljust(w) if j in left else cell.rjust(w) for j, (cell, w) in cells)
 
     return [line(titles), "-" * len(line(titles)), *(line(row).rstrip() for row in rows)]
+
+
+SPECIAL = {
+    "\\": r"\textbackslash{}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "−": "$-$",
+    "∞": r"$\infty$",
+}
+
+
+def latex_table(titles: Sequence[str], rows: Sequence[Sequence[str]], left: Collection[int] = (0,)) -> str:
+    """Return a table as a `tabular` of LaTeX with the rules of booktabs."""
+
+    def cell(text: str) -> str:
+        return "".join(SPECIAL.get(c, f"\\{c}" if c in "&%$#_{}" else c) for c in str(text))
+
+    def line(row: Sequence[str]) -> str:
+        return " & ".join(map(cell, row)) + r" \\"
+
+    columns = "".join("l" if j in left else "r" for j in range(len(titles)))
+    body = [line(titles), r"\midrule", *map(line, rows)]
+    return "\n".join([rf"\begin{{tabular}}{{{columns}}}", r"\toprule", *body, r"\bottomrule", r"\end{tabular}"])
 
 
 def html_of(text: str) -> str:

@@ -1,6 +1,8 @@
 """How figures are written on pages and on the screen: numbers, how many of a thing, bytes, durations, shares."""
 
 import math
+import statistics
+from collections.abc import Iterable
 
 
 def number(value: float) -> str:
@@ -20,13 +22,32 @@ def number(value: float) -> str:
     return text.replace("-", "−")
 
 
-def short(value: float) -> str:
-    """Return a number with at most four digits, and an exponent without leading zeros, in letters of every terminal.
+def spread(values: Iterable[float]) -> str:
+    """Return mean and standard deviation of some figures, to two digits of the deviation; of one figure the figure.
+
+    >>> spread([0.813, 0.824, 0.791]), spread([12, 12]), spread([3, 1e6])
+    ('0.809 ± 0.017', '12 ± 0', '500,002 ± 707,105')
+    """
+    figures = [float(value) for value in values]
+    mean = statistics.fmean(figures)
+    if len(figures) == 1:
+        return number(mean)
+    deviation = statistics.stdev(figures)
+    if not deviation > 1e-12 * abs(mean):
+        return f"{number(mean)} ± 0"
+    digits = 1 - math.floor(math.log10(deviation))
+    if not -5 < digits < 7:
+        return f"{number(mean)} ± {number(float(f'{deviation:.2g}'))}"
+    return f"{mean:,.{max(digits, 0)}f} ± {deviation:,.{max(digits, 0)}f}".replace("-", "−")
+
+
+def short(value: float, digits: int = 4) -> str:
+    """Return a number with at most so many digits, and an exponent without leading zeros, in letters of every terminal.
 
     >>> short(1e-6), short(2500000.0)
     ('1e-6', '2.5e6')
     """
-    mantissa, _, exponent = f"{value:.4g}".partition("e")
+    mantissa, _, exponent = f"{value:.{digits}g}".partition("e")
     return mantissa if not exponent else f"{mantissa}e{int(exponent)}"
 
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import inspect
 import math
 import operator
 from collections.abc import Callable, Collection
@@ -37,7 +38,19 @@ def settings(cls: type[T]) -> type[T]:
     aliases = {f.metadata["alias"]: f.name for f in dataclasses.fields(result) if f.metadata.get("alias")}
     if aliases:
         _accept(result, aliases)
+    result.__doc__ = _with_settings(result)
     return result
+
+
+def _with_settings(cls: Any) -> str | None:
+    """The docstring of a class with each of its settings, before its example: what `help` shows."""
+    fields = [f for f in dataclasses.fields(cls) if f.metadata.get("doc")]
+    if "__doc__" not in vars(cls) or not vars(cls)["__doc__"] or not fields:
+        return cls.__doc__
+    text = inspect.cleandoc(vars(cls)["__doc__"])
+    lines = [f"    {f.metadata.get('alias') or f.name}: {f.metadata['doc']} (default {f.default!r})." for f in fields]
+    before, example, after = text.partition("\nExample:\n")
+    return "\n".join([before.rstrip(), "", "Settings:", *lines]) + (f"\n{example}{after}" if example else "")
 
 
 def _accept(cls: Any, aliases: dict[str, str]) -> None:

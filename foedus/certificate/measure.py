@@ -8,6 +8,7 @@ problem's own functions (losses, rows, regularisers) and `foedus.certificate.con
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from typing import Any, TypeAlias
 
 import jax
@@ -413,6 +414,37 @@ def measure(
         ask = ask_here(terms, w, mu, nu, problem.data, problem.by_size)
         certificate = widened(certificate, terms, problem.server, w, parts, given, ask)
     return objective, certificate
+
+
+@partial(jax.jit, static_argnames=("terms",))
+def _values(terms: Terms, w: Array, data: Data, own: Data) -> tuple[Array, Array, Array]:
+    """f + h, ∇f, and by how much the worst row of all is broken."""
+
+    def of_site(d: Data) -> tuple[Array, Array, Array, Array]:
+        f, g = terms.value_and_gradient(w, d)
+        return f, g, _broken(terms, "local", w, d), _rows(terms, "coupled", w, d)
+
+    f, g, local, coupled = jax.vmap(of_site)(data)
+    equal = [k.equality for k in _of(terms, "coupled") for _ in k.labels(terms, own)]
+    means = jnp.mean(coupled, axis=0)
+    broken = jnp.where(np.array(equal, bool), jnp.abs(means), means)
+    worst = jnp.concatenate([local.ravel(), _broken(terms, "global", w, own), broken])
+    return jnp.mean(f) + terms.regularizer.value(w), jnp.mean(g, axis=0), jnp.max(worst, initial=0.0)
+
+
+def _broken(terms: Terms, scope: str, w: Array, data: Data) -> Array:
+    """By how much each row of a scope is broken; negative where an inequality holds with room."""
+    parts = [jnp.abs(c) if k.equality else c for k in _of(terms, scope) for c in [rows(terms, k, w, data)]]
+    return jnp.concatenate(parts) if parts else jnp.zeros(0)
+
+
+def figures_at(problem: Problem, w: np.ndarray) -> dict[str, float]:
+    """Return what is measured of a model after every round: objective, dist_∞(0, ∇f + ∂h), and the worst violation."""
+    own = Data({"weight": np.ones(1)}) if problem.server is None else problem.server
+    f, g, worst = _values(problem.terms, device_array(w), problem.data, own)
+    away = problem.terms.regularizer.distance(device_array(w), g)
+    figures = {"measured_objective": float(f), "measured_gradient": float(away)}
+    return figures | ({"measured_violation": float(worst)} if problem.terms.constraints else {})
 
 
 def needs_products(terms: Terms) -> bool:

@@ -17,6 +17,7 @@ from foedus.certificate.contradiction import UnseenRows
 from foedus.certificate.gap import rows_convex
 from foedus.certificate.measure import Certificate, Multipliers, SitePart, join_parts
 from foedus.certificate.rows import RowCount
+from foedus.numerics.second_derivatives import pack, unpack
 from foedus.problem.terms import Data, Terms
 
 
@@ -24,7 +25,7 @@ from foedus.problem.terms import Data, Terms
 class SummedPart:
     """What one site adds to the measurement, or the sum over sites: no field is about a single site's row."""
 
-    shared: SitePart  # with no local rows and no multipliers of them
+    shared: SitePart  # with no local rows and no multipliers of them; of its matrices the upper triangles
     kept: Array  # 1 for each own row within eps2
     complementary: Array  # 1 where |μ·c| is
     near: Array  # 1 where the distance to the normal cone is
@@ -53,7 +54,14 @@ def summed_part(terms: Terms, part: SitePart, eps2: float, data: Data) -> Summed
         return jnp.where(condition, 1.0, 0.0)
 
     return SummedPart(
-        shared=replace(part, mu=none, local=none, local_caps=none),
+        shared=replace(
+            part,
+            mu=none,
+            local=none,
+            local_caps=none,
+            hessian=jax.tree.map(pack, part.hessian),
+            pull=jax.tree.map(pack, part.pull),
+        ),
         kept=says(violation <= eps2),
         complementary=says(product <= eps2),
         near=says(distance <= eps2) * signed,
@@ -82,10 +90,15 @@ def as_one_part(total: SummedPart, n: int) -> SitePart:
     def mean(sum_of: PyTree) -> PyTree:
         return jax.tree.map(lambda leaf: jnp.asarray(leaf) / n, sum_of)
 
-    s = total.shared
+    s, dim = total.shared, jnp.shape(total.shared.gradient)[0]
+
+    def square(triangle: Array) -> Array:
+        return unpack(jnp.asarray(triangle), dim)
+
     joint = replace(
         s, f=mean(s.f), coupled=mean(s.coupled), coupled_caps=mean(s.coupled_caps),
-        coupled_slopes=mean(s.coupled_slopes), strong=mean(s.strong),
+        coupled_slopes=mean(s.coupled_slopes), strong=mean(s.strong), hessian=jax.tree.map(square, s.hessian),
+        pull=jax.tree.map(square, s.pull),
     )  # fmt: skip
     return jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], joint)
 

@@ -60,8 +60,8 @@ class Doubt:
 
 def toml_text(text: str) -> str:
     """Return a text in the quotes of TOML, with the codes of characters that nobody sees."""
-    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
-    return '"' + "".join(f"\\U{ord(c):08X}" if is_invisible(c) else c for c in escaped) + '"'
+    quote = text.replace("\\", "\\\\").replace('"', '\\"')
+    return '"' + "".join(f"\\U{ord(c):08X}" if is_invisible(c) else c for c in quote) + '"'
 
 
 def toml_key(name: str) -> str:
@@ -85,6 +85,8 @@ def drop_line(column: str) -> str:
 
 
 ROWS = 4000  # of a site that are enough to see the direction of its labels
+MANY = 50_000  # rows whose copies are worth giving back to the system after each column
+WIDE = 1000  # columns beyond which so many rows of all sites are
 LEVELS = 30  # words of a column that are enough for the same
 ODD = np.uint64(0x9E3779B97F4A7C15)  # 2⁶⁴ divided by the golden ratio, the usual multiplier of hashing
 ACCIDENTS = 0.05  # how many equal pairs of different rows a table may be expected to have at most
@@ -101,6 +103,7 @@ LABEL_CHANCE = 0.01  # for a site with one class, which is doubted earlier: a lo
 MOSTLY = 0.5  # a property of more than this share of the rows, or sites, is what is usual there
 SHAPE_SHARE = 0.8  # a column is one of dates where this share of its words look like dates; a few may be typing errors
 MISSING_EXCESS = 0.3  # how much larger the missing share of a site must be than the median of the others
+NEAR = 1.3  # medians of magnitudes that are not even this far apart are not looked at further
 UNIT_FACTOR = 5.0  # medians this far apart are doubted whatever the spread
 CLOSE_FACTOR, CLOSE_SPREADS = 1.8, 2.5  # medians this far apart, if they also differ by so many widths of the spread
 UNIT_ERROR = 0.2  # how far, in the logarithm, a factor may be from that of a change of units to be called one
@@ -231,8 +234,14 @@ def _area(scores: np.ndarray, y: np.ndarray) -> float:
     return float((ranks[ones].sum() - n1 * (n1 + 1) / 2) / (n1 * n0))
 
 
-def _moments(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    return a.T @ a / len(b), a.T @ b / len(b)
+def _least_squares(parts: list[tuple[np.ndarray, np.ndarray]]) -> np.ndarray:
+    """The ridge fit to the mean of the sites' normal equations; where columns are more than rows, by rows' products."""
+    pieces = [(A / (len(b) * len(parts)) ** 0.5, b / (len(b) * len(parts)) ** 0.5) for A, b in parts]
+    Z, t = np.concatenate([A for A, _ in pieces]), np.concatenate([b for _, b in pieces])
+    rows, columns = Z.shape
+    if rows < columns:
+        return Z.T @ np.linalg.solve(Z @ Z.T + RIDGE * np.eye(rows), t)
+    return np.linalg.solve(Z.T @ Z + RIDGE * np.eye(columns), Z.T @ t)
 
 
 def _first(column: np.ndarray) -> np.ndarray:
@@ -248,9 +257,10 @@ def agreement(cohort: Cohort) -> list[tuple[str, str]]:
     """
     draw = np.random.default_rng(0)
     sample = {}
+    most = ROWS if len(cohort.features) <= WIDE else max(FEW, WIDE // len(cohort.tables))
     for site, table in cohort.tables.items():
         rows = np.arange(table.rows)
-        sample[site] = rows if len(rows) <= ROWS else np.sort(draw.choice(rows, ROWS, replace=False))
+        sample[site] = rows if len(rows) <= most else np.sort(draw.choice(rows, most, replace=False))
     scales = {}
     for name in cohort.features:
         columns = [t.columns[name] for t in cohort.tables.values()]
@@ -265,12 +275,11 @@ def agreement(cohort: Cohort) -> list[tuple[str, str]]:
     if len(two) < 2:
         return []
     # centred at each site, so that a site's share of the classes and its level of a column do not matter
-    moments = {s: _moments(x[s] - x[s].mean(axis=0), y[s] - y[s].mean()) for s in two}
+    deviations = {s: (x[s] - x[s].mean(axis=0), y[s] - y[s].mean()) for s in two}
     sentences = []
     for site in two:
         others = [s for s in two if s != site]
-        gram = np.mean([moments[s][0] for s in others], axis=0)
-        w = np.linalg.solve(gram + RIDGE * np.eye(len(gram)), np.mean([moments[s][1] for s in others], axis=0))
+        w = _least_squares([deviations[s] for s in others])
         mine = _area(x[site] @ w, y[site])
         n1 = float(y[site].sum())
         n0 = len(y[site]) - n1
@@ -288,6 +297,10 @@ def doubts(cohort: Cohort) -> list[Doubt]:
     """Return all doubts about the tables of a cohort, in the order of its columns; labels and whole rows come last."""
     tables, roles = cohort.tables, cohort.roles
     results: list[Doubt] = []
+    rows, labels = (
+        sum(table.rows for table in tables.values()),
+        {site: cohort.y(table) for site, table in tables.items()},
+    )
     names: list[str] = [*cohort.features, *([roles.group] if roles.group else []), roles.label]
     for name in dict.fromkeys(names):  # the group may be a feature too
         columns = {site: table.columns[name] for site, table in tables.items()}
@@ -310,8 +323,9 @@ def doubts(cohort: Cohort) -> list[Doubt]:
             if name != roles.label and any(len(c) >= FEW and np.ptp(c) == 0 for c in numbers.values()):
                 results += _constant(name, {s: text_of(c) for s, c in numbers.items() if len(c)})
         if name in cohort.features:
-            results += [*_identity(name, columns), *_dates(name, tables), *_tells_label(name, cohort)]
-        return_memory()  # copies of a column of many rows
+            results += [*_identity(name, columns), *_dates(name, tables), *_tells_label(name, cohort, labels)]
+        if rows > MANY:
+            return_memory()  # copies of a column of many rows
     if cohort.labels:
         results += _shares(cohort)
         swap = dict(zip(cohort.labels, reversed(cohort.labels), strict=True))
@@ -412,15 +426,15 @@ def _same_words(name: str, words: Mapping[str, Words], positive: str | None = No
 
     All remedies lead to one word: `positive` where it is among them, else the word of most sites, or of most rows.
     """
-    held = {level: _holders(words, level) for level in _levels(words)}
+    holders = {level: _holders(words, level) for level in _levels(words)}
 
     def usual(levels: Iterable[str]) -> str:
         """The word that the others become."""
-        return max(levels, key=lambda level: (level == positive, len(held[level]), sum(held[level].values())))
+        return max(levels, key=lambda level: (level == positive, len(holders[level]), sum(holders[level].values())))
 
     pair = _usual_pair(words, positive)
     alike: dict[str, list[str]] = {}
-    for level in held:
+    for level in holders:
         alike.setdefault(_meaning(level, pair), []).append(level)
     others: dict[str, dict[str, str]] = {}  # by site, words for yes and no and the usual ones
     for levels in alike.values():
@@ -432,16 +446,16 @@ def _same_words(name: str, words: Mapping[str, Words], positive: str | None = No
             if level == goal:
                 continue
             if plain(level) != plain(goal):
-                for site in held[level]:
+                for site in holders[level]:
                     others.setdefault(site, {})[level] = goal
                 continue
-            sites = list(held[level])
+            sites = list(holders[level])
             look = " that look the same" if visible_form(level) == visible_form(goal) else ""
             yield Doubt(
                 listing(sites, 3), name,
-                f"{with_codes(level)} ({counted(sum(held[level].values()))}) and {with_codes(goal)} (at "
-                f"{listing(held[goal], 3)}) are two words here{look}; if they mean the same, write them the same way "
-                "at every site.",
+                f"{with_codes(level)} ({counted(sum(holders[level].values()))}) and {with_codes(goal)} (at "
+                f"{listing(holders[goal], 3)}) are two words here{look}; if they mean the same, write them the same "
+                "way at every site.",
                 map_lines(name, {level: goal}), tuple(sites), sure=True,
             )  # fmt: skip
     for site, changes in others.items():
@@ -551,6 +565,8 @@ def _constant(name: str, words: Mapping[str, Words]) -> Iterator[Doubt]:
 def _missing(name: str, columns: Mapping[str, Column]) -> Iterator[Doubt]:
     """Doubt a site at which many more values are missing than elsewhere."""
     shares = {site: float(np.mean(missing_in(column))) for site, column in columns.items() if len(column)}
+    if max(shares.values(), default=0.0) < MISSING_EXCESS:
+        return
     for site, share in shares.items():
         others = [s for other, s in shares.items() if other != site]
         rest = float(np.median(others)) if others else 0.0
@@ -616,16 +632,16 @@ def _outliers(name: str, numbers: Mapping[str, np.ndarray]) -> Iterator[Doubt]:
         return
     few = max(1, int(OUTLIERS * len(values)))
     for sign in (1.0, -1.0):
-        ordered = np.sort(sign * values)
-        gaps = np.diff(ordered[-few - 1 :])
-        first = len(ordered) - few + int(np.argmax(gaps))  # the least of those that may be errors
-        rest = ordered[:first]
+        values_up = np.sort(sign * values)
+        gaps = np.diff(values_up[-few - 1 :])
+        first = len(values_up) - few + int(np.argmax(gaps))  # the least of those that may be errors
+        rest = values_up[:first]
         width = float(rest[-1] - rest[0])
-        if not width or gaps.max() <= GAP * width or not _is_far(sign * ordered[first], sign * rest):
+        if not width or gaps.max() <= GAP * width or not _is_far(sign * values_up[first], sign * rest):
             continue
         low, high = sorted((sign * rest[0], sign * rest[-1]))
         for site, own in numbers.items():
-            for value, rows in zip(*np.unique(own[sign * own >= ordered[first]], return_counts=True), strict=True):
+            for value, rows in zip(*np.unique(own[sign * own >= values_up[first]], return_counts=True), strict=True):
                 text = number_text(float(value))
                 yield Doubt(
                     site, name,
@@ -655,6 +671,9 @@ def _units(name: str, numbers: Mapping[str, np.ndarray]) -> Iterator[Doubt]:
     a few large values do not count as a change of units.
     """
     samples = {s: v[:: max(1, len(v) // MOST)] for s, v in numbers.items()}
+    rough = [float(np.median(np.abs(v[v != 0]))) for v in samples.values() if np.any(v != 0)]
+    if not rough or max(rough) < NEAR * min(rough):
+        return  # most columns end here
     magnitudes = {s: np.abs(v[(v != 0) & ~_is_code(v)]) for s, v in samples.items()}
     magnitudes = {s: v for s, v in magnitudes.items() if len(v) >= FEW}
     if len(magnitudes) < 2 or len(np.unique(np.concatenate(list(magnitudes.values())))) < 6:
@@ -727,15 +746,15 @@ def _identity(name: str, columns: Mapping[str, Column]) -> Iterator[Doubt]:
 # labels
 
 
-def _tells_label(name: str, cohort: Cohort) -> Iterator[Doubt]:
+def _tells_label(name: str, cohort: Cohort, y_of: Mapping[str, np.ndarray]) -> Iterator[Doubt]:
     """Doubt a feature that says the label of every row: it is the label again, or was known only after it."""
     tables, label = cohort.tables, cohort.roles.label
     if sum(table.rows for table in tables.values()) < IDENTITY_ROWS:
         return
     if name in cohort.words:
         classes: dict[str, set[float]] = {}
-        for table in tables.values():
-            words, y = text_of(table.columns[name]), cohort.y(table)
+        for site, table in tables.items():
+            words, y = text_of(table.columns[name]), y_of[site]
             for code, level in enumerate(words.levels):
                 classes.setdefault(level, set()).update(np.unique(y[words.codes == code]).tolist())
         labels = [next(iter(own)) for own in classes.values() if len(own) == 1]
@@ -744,7 +763,7 @@ def _tells_label(name: str, cohort: Cohort) -> Iterator[Doubt]:
     else:
         columns = [table.columns[name] for table in tables.values()]
         values = np.concatenate([column for column in columns if not isinstance(column, Words)])
-        y = np.concatenate([cohort.y(table) for table in tables.values()])
+        y = np.concatenate([*y_of.values()])
         y, values = y[~np.isnan(values)], values[~np.isnan(values)]
         if len(y) < IDENTITY_ROWS or np.ptp(y) == 0 or np.ptp(values) == 0:
             return

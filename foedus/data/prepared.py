@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import date
 from typing import TypeGuard
 
 import numpy as np
@@ -54,7 +55,7 @@ class Prepared:
 
 
 def prepare(
-    sites: Mapping[str, Mapping[str, ArrayLike]],
+    sites: Mapping[str, object],
     *,
     label: str,
     positive: object = None,
@@ -129,15 +130,16 @@ def prepare(
 
 
 def is_columns(rows: object) -> TypeGuard[Mapping[str, ArrayLike]]:
-    """Return whether these are columns by name: a dict, or a data frame, which is no Mapping and has keys."""
-    return hasattr(rows, "keys")
+    """Return whether these are columns by name: a dict, or a data frame of pandas or polars."""
+    return hasattr(rows, "keys") or hasattr(rows, "get_column")
 
 
 def table_of(source: str, columns: object) -> Table:
     """The columns of one site as a table, after checks."""
     if not is_columns(columns):
         raise FoedusError(f"{source}: expected columns by name. Got {type(columns).__name__} instead.")
-    by_name = {str(name): _column(source, str(name), columns[name]) for name in columns}
+    names = columns if hasattr(columns, "keys") else getattr(columns, "columns")  # noqa: B009  polars has no keys
+    by_name = {str(name): _column(source, str(name), columns[name]) for name in names}
     rows = {name: len(column) for name, column in by_name.items()}
     first = next(iter(rows), None)
     if first is None or rows[first] == 0:
@@ -155,8 +157,14 @@ def _column(source: str, name: str, values: ArrayLike) -> Column:
         raise FoedusError(f"{source}: the column {name!r} has shape {cells.shape}; expected one value a row.")
     if cells.dtype.kind in "iuf":
         numbers = cells.astype(float)
+    elif cells.dtype.kind == "M":
+        return _days(cells)
     else:
         plain = [None if value is None or value != value else value for value in np.asarray(values, object).tolist()]
+        if any(isinstance(value, date) for value in plain) and all(
+            value is None or isinstance(value, date) for value in plain
+        ):
+            return _days(np.array([None if value is None else value.isoformat()[:19] for value in plain], "M8[s]"))
         if not all(
             value is None or (isinstance(value, int | float) and not isinstance(value, bool)) for value in plain
         ):
@@ -166,6 +174,12 @@ def _column(source: str, name: str, values: ArrayLike) -> Column:
         row = int(np.argmax(np.isinf(numbers)))
         raise FoedusError(f"{source}, row {row}, column {name!r}: the number is infinite; expected a finite one.")
     return numbers
+
+
+def _days(moments: np.ndarray) -> np.ndarray:
+    """Dates and times as days since 1 January 1970, as files are read; NaN where one is missing."""
+    seconds = moments.astype("M8[s]")
+    return np.where(np.isnat(seconds), np.nan, seconds.astype(np.int64) / 86400.0)
 
 
 def _word(value: object) -> str:

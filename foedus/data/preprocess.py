@@ -16,7 +16,7 @@ all, each is released with ε/k, which adds up to ε for that row. Which values 
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
@@ -42,7 +42,7 @@ from foedus.data.sums import (
     released_figures,
 )
 from foedus.data.tables import Table
-from foedus.problem.stacked import Stacked, aligned
+from foedus.problem.stacked import LARGE, Stacked, aligned, few_heights
 from foedus.sums import questions
 
 SCHEMA = 1
@@ -262,11 +262,8 @@ class Preprocessing:
 
     def to_json(self) -> Json:
         """Return the rules as a JSON object."""
-        record = asdict(self)
-        record["columns"] = [
-            {"kind": "number" if isinstance(c, Number) else "category"} | asdict(c) for c in self.columns
-        ]
-        return {"schema": SCHEMA} | record
+        columns = [{"kind": "number" if isinstance(c, Number) else "category"} | vars(c) for c in self.columns]
+        return {"schema": SCHEMA} | vars(self) | {"columns": columns}
 
     @staticmethod
     def from_json(record: Json) -> "Preprocessing":
@@ -524,7 +521,10 @@ def stacked_of(cohort: Cohort, rules: Preprocessing, release: bool = False) -> S
     cohort then knows its sites' numbers of rows, and their rows no more.
     """
     counts = np.array([table.rows for table in cohort.tables.values()])
-    shape = (len(counts), int(counts.max()))
+    height = int(counts.max())
+    if len(set(counts.tolist())) > 1 and 8 * len(counts) * height * len(rules.names) <= LARGE:
+        height = few_heights(height)  # another division of the rows then needs no new program
+    shape = (len(counts), height)
     arrays = {"x": aligned((*shape, len(rules.names))), "y": aligned(shape)}
     for name in ("group", "cluster"):
         arrays |= {} if getattr(cohort.roles, name) is None else {name: aligned(shape)}

@@ -207,11 +207,13 @@ def _check_names(names: list[str], form: TextForm, source: str) -> list[str]:
             f"{source}: it has one column, {names[0]!r}; expected a label and features, separated by "
             f"{SEPARATORS.get(form.separator, repr(form.separator))}{hint}."
         )
+    before: set[str] = set()
     for place, name in enumerate(names):
         if not name:
             raise FoedusError(f"{source}, line 1: column {place + 1} has no name; expected one for every column.")
-        if name in names[:place]:
+        if name in before:
             raise FoedusError(f"{source}, line 1: two columns are called {name!r}; expected different names.")
+        before.add(name)
     if all(is_number(name) for name in names):
         raise FoedusError(
             f"{source}, line 1: it holds the numbers {listing(names, 3)}; expected the names of the columns."
@@ -258,9 +260,10 @@ def _read_text(content: bytes, form: TextForm, source: str) -> dict[str, Column]
         _check_rows(content, form, names, source)
         raise FoedusError(f"cannot read {source}: {str(error).partition(chr(10))[0]}.") from None
     columns: dict[str, Column] = {}
+    cells = table.columns[::-1]
+    del table
     for name in names:  # each column is let go of once it is copied, so that the table is never held twice
-        columns[name] = from_arrow(table[name], form.decimal)
-        table = table.drop_columns([name])
+        columns[name] = from_arrow(cells.pop(), form.decimal)
     return_memory()
     return columns
 

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from foedus.base.errors import FoedusError
 from foedus.base.files import Json, write_whole
+from foedus.base.quantities import count
 from foedus.federation import spec
 from foedus.federation.agreement import statement
 from foedus.federation.holdout import Holdout
@@ -88,9 +89,9 @@ class Statement:
 
     def _summary(self, policy: Policy, ledger: SiteLedger) -> list[str]:
         lines = [
-            f"The coordinator of the federation asks for the run {self.run}, over {self.sites} sites.",
+            f"The coordinator of the federation asks for the run {self.run}, over {count(self.sites, 'site')}.",
             f"Columns: {'; '.join(self.columns)}." if self.columns else "Columns: the arrays of the site's data file.",
-            f"Algorithm: {self.algorithm}, at most {self.rounds} rounds; loss: {self.loss}.",
+            f"Algorithm: {self.algorithm}, at most {count(self.rounds, 'round')}; loss: {self.loss}.",
             f"Terms: {'; '.join(self.terms)}." if self.terms else "Terms: none beside the loss.",
         ]
         holdout = Holdout.from_json(self.holdout)

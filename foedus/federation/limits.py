@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from foedus.base.files import Json
+from foedus.base.quantities import count
 from foedus.federation import layout
 from foedus.federation.policy import Policy
 from foedus.problem.terms import Data, Terms
@@ -70,7 +71,7 @@ class Answers:
         if self.share > policy.max_answers:
             left = policy.max_answers * self.sites * self.size - self.measured * self.after
             most = int(left // self.numbers)
-            hint = f"; at most {most} rounds would do" if most > 0 else ""
+            hint = f"; at most {count(most, 'round')} would do" if most > 0 else ""
             return (
                 f"the policy (max_answers) lets {policy.max_answers:g} times as many numbers leave as the rows hold, "
                 f"and this run may ask for more{hint}"

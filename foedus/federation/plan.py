@@ -254,12 +254,12 @@ class AcceptedPlans:
         path = self.folder / PLANS.format(run=run)
         return json.loads(json.loads(path.read_text())["statement"]) if path.exists() else None
 
-    def note(self, run: object, told: Json) -> None:
+    def note(self, run: object, limits: Json) -> None:
         """Keep how much an accepted plan tells of the rows, once that is known to the number."""
         path = self.folder / PLANS.format(run=run)
         record = json.loads(path.read_text())
-        if record["told"] != told:
-            write_whole(path, json.dumps(record | {"told": told}, indent=1).encode(), private=True)
+        if record["limits"] != limits:
+            write_whole(path, json.dumps(record | {"limits": limits}, indent=1).encode(), private=True)
 
     def all(self) -> list[Json]:
         """Return what the site keeps of each plan that it has accepted, newest first, with the name of its run."""
@@ -274,13 +274,13 @@ class AcceptedPlans:
                 raise FoedusError(f"the plan {path} is damaged; restore it, or delete it if its run is over.") from None
         return sorted(records, key=lambda record: record["time"], reverse=True)
 
-    def accept(self, greeting: Json, data: str, told: Json | None, *, is_fixed: bool) -> None:
+    def accept(self, greeting: Json, data: str, limits: Json | None, *, is_fixed: bool) -> None:
         """Keep a plan before anything about the data leaves; refuse another one under the same name, or other data.
 
         Args:
             greeting: what states the plan.
             data: a digest of the data.
-            told: how much the run tells of the rows; None of one whose answers have noise.
+            limits: how much the run tells of the rows; None of one whose answers have noise.
             is_fixed: whether the run may have no other plan; one that goes on without a wrong site has a new one.
         """
         path, text = self.folder / PLANS.format(run=greeting["run"]), statement(greeting)
@@ -292,5 +292,5 @@ class AcceptedPlans:
             raise FoedusError("its data are others than those for which it has accepted the plan of this run")
         if before is None or before["plan"] != digest:
             now = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime())
-            record = {"time": now, "plan": digest, "data": data, "told": told, "signed": greeting.get("signed")}
+            record = {"time": now, "plan": digest, "data": data, "limits": limits, "signed": greeting.get("signed")}
             write_whole(path, json.dumps(record | {"statement": text}, indent=1).encode(), private=True)

@@ -10,6 +10,7 @@ Totals are integers, and the same for all parties. Two machines may round what t
 some units in the last place; nothing is compared between parties, so no bound on that is needed.
 """
 
+import hashlib
 from collections.abc import Sequence
 
 import jax
@@ -29,6 +30,11 @@ from foedus.sums.questions import Coding, Form
 OF_THE_MODEL = ("measure", "products", "errors", "evaluate", "rate")  # questions about the last model
 
 
+def history_of(before: bytes, words: np.ndarray) -> bytes:
+    """Return the digest of the sums so far and of one more, which are 64-bit integers, little-endian."""
+    return hashlib.sha256(before + np.ascontiguousarray(words, "<i8").tobytes()).digest()
+
+
 class Replay:
     """The server's part of a run, as a site plays it.
 
@@ -43,6 +49,7 @@ class Replay:
     def __init__(self, algorithm: Algorithm, terms: Terms, w0: np.ndarray, index: int, few: bool):
         self.algorithm, self.terms, self.index, self.few = algorithm, terms, index, few
         self.uids = jnp.zeros((terms.clients, 2), jnp.uint32)
+        self.trace = bytes(32)  # a digest of the sums so far
         self.play: Play = first_play(few)(algorithm, terms, jnp.asarray(w0, dtype=float), None)
 
     @property
@@ -79,7 +86,18 @@ class Replay:
     def advance(self, forms: Sequence[Form], words: np.ndarray) -> None:
         """Go on with the sum of the round."""
         coding, here = Coding.of(forms[self.phase], self.terms.clients), np.ones(self.terms.clients, bool)
+        self.trace = history_of(self.trace, words)
         self.play, _ = after_sum(self.few, self.algorithm, self.terms, self.phase, self.play, coding, words, here)
+
+    @property
+    def kept(self) -> PyTree:
+        """What a site keeps on its disk."""
+        return self.play, np.frombuffer(self.trace, np.uint8)
+
+    def restore(self, kept: PyTree) -> None:
+        """Go on with what was kept."""
+        self.play, trace = kept
+        self.trace = np.asarray(trace).tobytes()
 
     @property
     def model(self) -> np.ndarray:

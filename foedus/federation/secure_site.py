@@ -108,6 +108,30 @@ class SummedRounds(MutableMapping[str, str]):
         return len(self.rounds)
 
 
+class FirstSums:
+    """The sums from which a checked run has gone on, on the disk: it goes on from no other ones, whoever begins anew.
+
+    A server and a site that colludes could otherwise play a run again and again, each time to other models.
+    """
+
+    def __init__(self, path: Path):
+        self.path, self.digests = path, dict[str, str]()
+        for line in path.read_text().splitlines() if path.exists() else ():
+            name, _, digest = line.rpartition(" ")
+            self.digests.setdefault(name, digest)
+
+    def add(self, name: str, words: np.ndarray) -> None:
+        """Note a sum before anything follows from it; refuse another one than the first under this name."""
+        digest = hashlib.sha256(words.tobytes()).hexdigest()
+        if (before := self.digests.get(name, digest)) != digest:
+            raise Refusal("breach", f"it is shown another sum of {name} than before, and goes on from the first alone")
+        if name in self.digests:
+            return
+        self.digests[name] = before
+        with open(self.path, "a", opener=lambda path, flags: os.open(path, flags, 0o600)) as file:
+            file.write(f"{name} {digest}\n")
+
+
 class SiteMasks:
     """The masked sums of a site's session; `check_run` refuses a message of another run, `gate` keeps what left."""
 
@@ -122,6 +146,7 @@ class SiteMasks:
         self.plan_sites: tuple[str, ...] = ()
         self.is_checked = False
         self.plan, self.preparation_plan = b"", b""  # digests of what all sites have agreed to
+        self.histories = {PREPARATION: b"", "": b""}  # by stage, a digest of the sums of a checked run so far
         self.clip_notes: set[str] = set()  # the kinds of replies of which a number was beyond the range
         self.preparation: tuple[str, MaskingSite] | None = None  # the run that is prepared, and the sums of that
         self.record: tuple[str, SummedRounds] | None = None  # a run, and over which sets its sums were
@@ -174,7 +199,7 @@ class SiteMasks:
         `plan` is the digest of what all sites have agreed to; `common` says for each kind of round whether all sites
         get the same message.
         """
-        self.plan = plan
+        self.plan, self.histories[""] = plan, b""
         self.common = tuple(common)
         self.clip_notes.clear()
         self.masking = masking_of(algorithm, terms) if header.get("secure") is True else None
@@ -187,7 +212,7 @@ class SiteMasks:
     def begin_preparation(self, header: Json, *plan: object) -> None:
         """Note whether what prepares the data is masked; its sums have their own keys, bound to what was agreed."""
         self.preparation, self.parties = None, whole(header["sites"], 1, 10**6, "sites")
-        self.preparation_plan = plan_of(*plan)
+        self.preparation_plan, self.histories[PREPARATION] = plan_of(*plan), b""
         if header.get("secure") is True and self.identity is not None:
             record = self._record_of(header["run"])
             least, parties = self.policy.secure_min, header["parties"]
@@ -306,7 +331,7 @@ class SiteMasks:
             if not prepares and order.round != (max(order.round, self.rounds) if round is None else round):
                 raise FoedusError("the sum is of another round than the message.")
             site = self._site_of(header, PREPARATION if prepares else None)
-            plan = self.preparation_plan if prepares else self.plan
+            plan = (self.preparation_plan if prepares else self.plan) + self.histories[PREPARATION if prepares else ""]
             return site.mask(order, words, question_of(plan, header, payload if same else b"")).to_bytes()
         except (FoedusError, ValueError, KeyError, TypeError) as error:
             raise _refusal(error) from None

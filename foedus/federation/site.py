@@ -51,7 +51,7 @@ from foedus.federation.plan import AcceptedPlans, Request, arrays_in_bytes, is_s
 from foedus.federation.policy import Policy, Refusal, SiteFile
 from foedus.federation.preparation import TableSession, cohort_of
 from foedus.federation.replay import OF_THE_MODEL, Replay
-from foedus.federation.secure_site import SiteMasks, plan_of
+from foedus.federation.secure_site import FirstSums, SiteMasks, plan_of
 from foedus.federation.site_evaluation import NOT_AGREED, SiteEvaluation
 from foedus.federation.site_ledger import Release, SiteLedger
 from foedus.numerics.interpreter.dispatch import jit_if_many
@@ -154,6 +154,7 @@ class SiteSession:
         self.arrays: dict[str, np.ndarray] | None = None
         self.data_alone = Data({})  # the same, checked
         self.replay: Replay | None = None
+        self.first_sums: FirstSums | None = None
         self.masks = SiteMasks(identity, site.policy, self.folder, self.check_run, self.gate)
 
     @float64()
@@ -273,8 +274,8 @@ class SiteSession:
         self.arrays, self.run, self.agreement = None, None, None
         self.greeting, self.letter, self.agreed_join = stated, statement(header), None
         sketch = self.tables.columns()
-        told = None if is_private else self._ahead(tables)
-        self._accept(header, algorithm, told, stated["secure"])
+        answers = None if is_private else self._ahead(tables)
+        self._accept(header, algorithm, answers, stated["secure"])
         return Outgoing({"versions": _versions()} | sketch)
 
     def _ahead(self, tables: TableSession) -> Answers | None:
@@ -300,10 +301,10 @@ class SiteSession:
             return []
         try:
             tables.columns()
-            told = self._ahead(tables)
+            answers = self._ahead(tables)
         except (Refusal, FoedusError):  # said when the plan is answered
             return []
-        return [] if told is None else [f"By the columns of this site alone. {told.sentence}"]
+        return [] if answers is None else [f"By the columns of this site alone. {answers.sentence}"]
 
     def _cohort(self, header: Json, payload: bytes) -> Outgoing:
         tables = self._tables(header)
@@ -311,12 +312,12 @@ class SiteSession:
         self.masks.begin_preparation(self.greeting, self.letter, header["sketches"])
         return Outgoing()
 
-    def _accept(self, header: Json, algorithm: Algorithm, told: Answers | None, secure: bool) -> None:
+    def _accept(self, header: Json, algorithm: Algorithm, answers: Answers | None, secure: bool) -> None:
         """Keep the plan of a run on the disk; noise covers what other data at the same plan would tell."""
         is_exact = sound_noise(algorithm) is None and self.site.data is not None
         data = self.site.data.digest() if is_exact and self.site.data is not None else ""
         try:
-            self.plans.accept(header, data, None if told is None else told.to_json(), is_fixed=secure)
+            self.plans.accept(header, data, None if answers is None else answers.to_json(), is_fixed=secure)
         except FoedusError as error:
             raise unfit(str(error), self.note) from None
 
@@ -432,11 +433,11 @@ class SiteSession:
             self.approvals.require(self.policy, what, self.gate.ledger, more)
         self._fix_noise(stated, algorithm, self.greeting if is_prepared else {})
         arrays = self._read()
-        self.data_alone, told = self._check_data(stated, algorithm, terms, arrays)
+        self.data_alone, answers = self._check_data(stated, algorithm, terms, arrays)
         if not is_prepared:
-            self._accept(header, algorithm, told, stated.get("secure") is True)
-        elif told is not None:
-            self.plans.note(header["run"], told.to_json())
+            self._accept(header, algorithm, answers, stated.get("secure") is True)
+        elif answers is not None:
+            self.plans.note(header["run"], answers.to_json())
         self.agreement, self.run = (header["run"], statement(stated)), None
         return Outgoing({"versions": _versions(), "schema": layout.schema(arrays)})
 
@@ -457,11 +458,11 @@ class SiteSession:
         if sound_noise(algorithm) is not None:
             return data, None
         check_subsets(terms, data, self.policy.min_subset, self.note)
-        told = _answers_of(stated, algorithm, terms, arrays, self.policy)
-        self.note(told.sentence)
-        if (why := told.why_not(self.policy)) is not None:
+        answers = _answers_of(stated, algorithm, terms, arrays, self.policy)
+        self.note(answers.sentence)
+        if (why := answers.why_not(self.policy)) is not None:
             raise unfit(why, self.note)
-        return data, told
+        return data, answers
 
     def _terms(self, header: Json) -> Terms:
         return check_terms(self._decode(header["terms"]))
@@ -539,15 +540,32 @@ class SiteSession:
     def _total(self, header: Json, payload: bytes) -> Outgoing:
         """Add a sum up from what all sites have signed; that of a round is what the next one follows from."""
         number, words = self.masks.total(header, payload)
+        sums = self._first_sums(str(header["run"]))
         if header.get("stage") == PREPARATION:
+            sums.add(f"{PREPARATION} {number}", words)
             self._tables(header).add_total(number, words)
+            self._know_totals()
             return Outgoing()
         self.check_run(header)
         if self.replay is None:
             raise Refusal("unknown", "it checks no sums in this run")
         if number == self.replay.round and number < self.rounds:
+            sums.add(f"round {number}", words)
             self.replay.advance(self.forms, words)
+            self.masks.histories[""] = self.replay.trace
         return Outgoing()
+
+    def _first_sums(self, run: str) -> FirstSums:
+        """Return the sums from which a run has gone on here."""
+        path = self.folder / f"totals-{run}.txt"
+        if self.first_sums is None or self.first_sums.path != path:
+            self.first_sums = FirstSums(path)
+        return self.first_sums
+
+    def _know_totals(self) -> None:
+        """Bind the next sums of the preparation to those so far: all sites have been shown the same, or none opens."""
+        totals = [] if self.tables is None else self.tables.totals
+        self.masks.histories[PREPARATION] = plan_of([words.tobytes().hex() for words in totals]) if totals else b""
 
     def _round(self, header: Json, payload: bytes) -> Outgoing:
         self.check_run(header)
@@ -593,10 +611,11 @@ class SiteSession:
         content = Checkpoint(self._file(number), self.mark).load(self._kept(like))
         if content is None:
             raise Refusal("lost", f"it has no state of round {number}")
-        client, play = content[0]
+        client, kept = content[0]
         self.states = {number: client}
         if self.replay is not None:
-            self.replay.play = play
+            self.replay.restore(kept)
+            self.masks.histories[""] = self.replay.trace
 
     def _keep(self, header: Json, payload: bytes) -> Outgoing:
         """Save the state after a round, and delete those that nobody will ask for."""
@@ -616,7 +635,7 @@ class SiteSession:
 
     def _kept(self, state: PyTree) -> PyTree:
         """What is kept with a state of the site: in a checked run that of the server's part too."""
-        return state, () if self.replay is None else self.replay.play
+        return state, () if self.replay is None else self.replay.kept
 
     # --- after the rounds ---
 
@@ -675,6 +694,7 @@ class SiteSession:
             self._answers(header)(header, self._content(header, payload))
         if self.tables is not None:
             self.tables.totals = totals
+            self._know_totals()
         if self.run is not None and (newest := note["newest"]) is not None:
             self._load_state(int(newest), self.states[STARTED])
         masks = {name.removeprefix("masks."): array.tobytes() for name, array in arrays.items() if "masks." in name}

@@ -15,6 +15,8 @@ from foedus.problem.terms import Data
 from foedus.problem.weights import FACTOR
 
 ALIGNMENT = 64  # bytes
+SMALL = 256  # rows of all sites together; padding up to this number costs less than compiling for another shape
+LARGE = 2**25  # bytes of an array, from which filling costs more than compiling
 
 Client = tuple[ArrayLike, ...] | Mapping[str, ArrayLike]
 
@@ -129,6 +131,27 @@ def aligned(shape: tuple[int, ...]) -> np.ndarray:
     return room[start : start + size].view(np.float64).reshape(shape)
 
 
+def few_heights(rows: int) -> int:
+    """Return the next of a few numbers of rows: four to each power of two, so that at most a quarter is filling."""
+    step = 2 ** (max(rows, 4).bit_length() - 3)
+    return max(rows, 4) + -max(rows, 4) % step
+
+
+def pad_rows(sites: Stacked) -> Stacked:
+    """Pad all sites with rows of weight 0, up to one of a few numbers of rows.
+
+    JAX compiles a program for each shape. After padding, the folds of a cross-validation share one program, and so do
+    most small problems.
+    """
+    filling = few_heights(max(sites.rows, SMALL // sites.clients)) - sites.rows
+    arrays = {
+        key: np.pad(array, [(0, 0), (0, filling)] + [(0, 0)] * (np.ndim(array) - 2), mode="edge")
+        for key, array in sites.arrays.items()
+    }
+    counts = np.full(sites.clients, sites.rows) if sites.counts is None else sites.counts
+    return Stacked(arrays, counts, sites.names)
+
+
 def _dtype(array: ArrayLike) -> type[float] | None:
     return float if np.issubdtype(np.asarray(array).dtype, np.number) or np.asarray(array).dtype == bool else None
 
@@ -206,13 +229,24 @@ def stack(clients: "Sequence[Client] | Mapping[str, Client] | Stacked") -> Stack
             raise FoedusError(
                 f"client {name!r}: it has arrays {sorted(mine)}, but client {labels[0]!r} has {sorted(keys)}."
             )
-    by_key = {key: _stack_one(key, labels, [a[key] for a in arrays], counts) for key in keys}
+    height = _height(arrays, counts)
+    by_key = {key: _stack_one(key, labels, [a[key] for a in arrays], counts, height) for key in keys}
     result = Stacked(by_key, None if len(set(counts)) == 1 else counts, names)
     _check_finite(result)
     return result
 
 
-def _stack_one(key: str, names: Sequence[str], arrays: list[np.ndarray], counts: np.ndarray) -> np.ndarray:
+def _height(arrays: Sequence[Mapping[str, np.ndarray]], counts: np.ndarray) -> int:
+    """The rows of the rectangle: one of a few numbers, so that another division of the rows needs no new program.
+
+    Where the arrays are large it is what the largest client needs.
+    """
+    height = few_heights(int(counts.max()))
+    numbers = max(int(np.prod(array.shape[1:])) for array in arrays[0].values())
+    return int(counts.max()) if 8 * len(arrays) * height * numbers > LARGE else height
+
+
+def _stack_one(key: str, names: Sequence[str], arrays: list[np.ndarray], counts: np.ndarray, height: int) -> np.ndarray:
     first = arrays[0]
     for name, array in zip(names, arrays, strict=True):
         if array.shape[1:] != first.shape[1:] or array.ndim != first.ndim:
@@ -231,7 +265,7 @@ def _stack_one(key: str, names: Sequence[str], arrays: list[np.ndarray], counts:
     for name, array, count in zip(names, arrays, counts, strict=True):
         if len(array) != count:
             raise FoedusError(f"client {name!r}: {key} has {len(array)} rows, but the client has {count} examples.")
-    out = aligned((len(arrays), int(counts.max()), *first.shape[1:]))
+    out = aligned((len(arrays), height, *first.shape[1:]))
     for i, (array, count) in enumerate(zip(arrays, counts, strict=True)):
         out[i, :count] = array
         out[i, count:] = array[-1]

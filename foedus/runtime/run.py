@@ -14,7 +14,7 @@ import numpy as np
 
 from foedus.base.errors import FoedusError
 from foedus.base.files import Json, pack, unpack, write_whole
-from foedus.base.notebook import html_of
+from foedus.base.notebook import html_of, latex_table
 from foedus.base.pytrees import PyTree, Traffic
 from foedus.base.quantities import count, duration, size
 from foedus.certificate.measure import Certificate
@@ -103,6 +103,21 @@ class Run:
     def evaluation(self) -> "Evaluation | None":
         """The figures on held-out rows; where none were held out, those on the rows evaluated last; or None."""
         return self.evaluations.get("held-out rows") or next(reversed(self.evaluations.values()), None)
+
+    def to_latex(self) -> str:
+        r"""Return what came out of the run as a table of LaTeX: each cap at each site, or the run in figures.
+
+        Returns:
+            A `tabular` with the rules of booktabs.
+        """
+        rows = self.certificate.rows
+        if rows:
+            titles = ("site", "constraint", "value", "cap", "multiplier")
+            cells = [(r.site, r.constraint, f"{r.value:.4f}", f"{r.cap:.4g}", f"{r.multiplier:.4g}") for r in rows]
+            return latex_table(titles, cells, left=(0, 1))
+        titles = ("algorithm", "objective", "rounds", "sent")
+        figures = (f"{self.objective:.6g}", str(self.rounds), size(self.traffic.up + self.traffic.down))
+        return latex_table(titles, [(self.settings["algorithm"]["name"], *figures)])
 
     @property
     def log_odds(self) -> bool:
@@ -288,6 +303,38 @@ class Run:
         record |= {"schema": SCHEMA, "certificate": self.certificate.to_json(), "traffic": vars(self.traffic)}
         write_whole(folder / "run.json", (json.dumps(record, indent=1, default=float) + "\n").encode())
         return folder
+
+
+def runs_to_frame(runs: "Mapping[str, Run] | Sequence[Run]") -> "pandas.DataFrame":
+    """Return the histories of several runs below each other, for plots and tables of pandas.
+
+    Args:
+        runs: by name, or a list, whose runs are then numbered.
+
+    Returns:
+        A table with the columns `run`, `algorithm` and `round`, and those of the histories; NaN where a run has no such
+        column.
+
+    Example:
+        >>> import foedus as fd, numpy as np
+        >>> problem = fd.Problem([(np.eye(2), np.array([1.0, 2.0]))], loss=fd.losses.least_squares)
+        >>> runs = {"long": fd.solve(problem, fd.FedGiA()), "short": fd.solve(problem, fd.FedGiA(), max_rounds=2)}
+        >>> frame = fd.runs_to_frame(runs)
+        >>> frame.groupby("run")["round"].max()["short"].item()
+        2
+    """
+    by_name = dict(runs) if isinstance(runs, Mapping) else {str(i): run for i, run in enumerate(runs)}
+    if not by_name:
+        raise FoedusError("runs_to_frame needs at least one run.")
+    frames = []
+    for name, run in by_name.items():
+        frame = run.to_frame().reset_index()
+        frame.insert(0, "algorithm", run.settings["algorithm"]["name"])
+        frame.insert(0, "run", name)
+        frames.append(frame)
+    import pandas
+
+    return pandas.concat(frames, ignore_index=True)
 
 
 def load(folder: str | Path) -> Run:

@@ -440,8 +440,13 @@ class PlayedRounds:
     data: PyTree  # as the rounds read them, in bins where that pays
 
 
-def play_rounds(job: Job, watch: Watch | None = None, checkpoint: Checkpoint | None = None) -> PlayedRounds:
-    """Play rounds until the run is over, its limit is reached, or somebody ends it."""
+def play_rounds(
+    job: Job, watch: Watch | None = None, checkpoint: Checkpoint | None = None, *, every_round: bool = False
+) -> PlayedRounds:
+    """Play rounds until the run is over, its limit is reached, or somebody ends it.
+
+    `watch` is called between chunks of rounds, or after every round, with the model then in `Recorder.w`.
+    """
     began = time.perf_counter()
     problem, algorithm = job.fit.problem, job.fit.algorithm
     terms = problem.terms
@@ -458,11 +463,13 @@ def play_rounds(job: Job, watch: Watch | None = None, checkpoint: Checkpoint | N
     with Interruption() as interrupt:
         while not interrupt.pending and recorder.rounds < job.max_rounds and not bool(at.carry.done):
             tick = time.perf_counter()
-            limit = min(size, CAPACITY, job.max_rounds - recorder.rounds)
+            limit = 1 if every_round else min(size, CAPACITY, job.max_rounds - recorder.rounds)
             at, records, count = rounds.play(at, limit)
             if job.masking is not None:
                 check_numbers(job.masking, rounds, at, records, problem.names)
             recorder.add(records)
+            if every_round:
+                recorder.w = np.asarray(at.carry.w)
             round_seconds = (time.perf_counter() - tick) / max(count, 1)
             size = int(np.clip(CHUNK_SECONDS / max(round_seconds, 1e-9), 1, CAPACITY))
             interrupted = bool(watch is not None and watch(recorder))
@@ -481,9 +488,12 @@ def play_rounds(job: Job, watch: Watch | None = None, checkpoint: Checkpoint | N
 class Simulator:
     """The runtime that plays a run in this process."""
 
+    def __init__(self, *, every_round: bool = False):
+        self.every_round = every_round  # whether `watch` is called after every round
+
     def play(self, job: Job, *, watch: Watch | None, checkpoint: Checkpoint | None) -> Outcome:
         """Run the algorithm over all clients."""
-        rounds = play_rounds(job, watch, checkpoint)
+        rounds = play_rounds(job, watch, checkpoint, every_round=self.every_round)
         return Outcome(
             conclusion=conclusion(job, rounds.at.carry, rounds.at.clients),
             history=rounds.recorder.columns,

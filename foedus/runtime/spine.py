@@ -215,6 +215,7 @@ class Recorder:
         self.down = np.array([down for down, _ in traffic], dtype=np.int64)
         self.up = np.array([up for _, up in traffic], dtype=np.int64)
         self.columns = columns or {}
+        self.w = np.zeros(0)  # the model after the last round, as a vector, where somebody looks at every round
 
     def add(self, records: dict[str, np.ndarray]) -> None:
         """Append the records of some rounds."""

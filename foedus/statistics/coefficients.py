@@ -21,8 +21,9 @@ import numpy as np
 from foedus.base.engine import float64
 from foedus.base.errors import FoedusError, did_you_mean
 from foedus.base.files import Json
-from foedus.base.notebook import text_table
+from foedus.base.notebook import latex_table, text_table
 from foedus.base.pytrees import PyTree
+from foedus.base.quantities import short
 from foedus.problem.likelihoods import Likelihood
 from foedus.problem.losses import Loss
 from foedus.problem.problem import Problem
@@ -203,6 +204,10 @@ class CoefficientTable:
 
     __repr__ = __str__
 
+    def to_latex(self) -> str:
+        """Return the table as a `tabular` of LaTeX with the rules of booktabs."""
+        return latex_table(self.titles, [self.cells(row) for row in self.rows])
+
     def to_json(self) -> Json:
         """Return the table as JSON holds it; null stands for NaN."""
         rows = [
@@ -231,7 +236,7 @@ def _exp(value: float) -> float:
 
 
 def _text(value: float, digits: int = 4) -> str:
-    return f"{value:.{digits}g}".replace("-", "−")
+    return short(value, digits).replace("-", "−")
 
 
 @float64()

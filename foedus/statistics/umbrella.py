@@ -39,6 +39,7 @@ import numpy as np
 
 from foedus.base.errors import FoedusError
 from foedus.base.pytrees import Traffic
+from foedus.base.quantities import count, size
 
 # The grid of thresholds does not depend on the data: log-odds in [−32, 32], beyond which a probability is 0 or 1 to 13
 # digits, in steps that are exact in floating point.
@@ -74,8 +75,8 @@ class Calibration:
     def __str__(self) -> str:
         lines = [
             f"miss rate at most {self.max_miss_rate:g} at every site with confidence {self.confidence:g}: "
-            f"threshold {self.threshold:.4g}, found in {self.rounds} rounds, {self.traffic.up} bytes up and "
-            f"{self.traffic.down} down"
+            f"threshold {self.threshold:.4g}, found in {count(self.rounds, 'round')}, {size(self.traffic.up)} up and "
+            f"{size(self.traffic.down)} down"
         ]
         for site, n, k, below in zip(self.sites, self.held_out, self.ranks, self.missed, strict=True):
             lines.append(f"  {site}: misses {below} of {n} held-out positives; up to {k - 1} are allowed")

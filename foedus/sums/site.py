@@ -300,16 +300,18 @@ class MaskingSite:
         if opened.words[self.site] != sum_of.reply.words:
             raise Breach("it is shown other words than those that it has sent itself")
         total = np.zeros(len(sum_of.reply.words) // 8, np.uint64)
+        own_part = sum_of.reply.commitment, sum_of.reply.signature
         for site in sum_of.order.sites:
             words, own = opened.words[site], opened.keys[site]
-            vector = MaskedVector(site, words, hashlib.sha256(own).digest(), {})
-            statement = vector.statement(sum_of.context)
-            if len(words) != 8 * total.size or not masks.is_signed(
-                self.signers[site], statement, opened.signatures[site]
-            ):
+            vector = MaskedVector(site, words, hashlib.sha256(own).digest(), {}, opened.signatures[site])
+            is_own = site == self.site and (vector.commitment, vector.signature) == own_part
+            if len(words) != 8 * total.size or not (is_own or self._has_signed(vector, sum_of.context)):
                 raise Breach(f"what it is shown as the vector of {site!r} is not what {site!r} has signed for this sum")
             total += vector.vector() - masks.mask_words(own, total.size)
         return total.view(np.int64)
+
+    def _has_signed(self, vector: MaskedVector, context: bytes) -> bool:
+        return masks.is_signed(self.signers[vector.site], vector.statement(context), vector.signature)
 
     def _check_survivors(self, order: RevealOrder, sites: tuple[str, ...]) -> None:
         survivors = {*order.survivors}

@@ -37,9 +37,10 @@ def reproduce(
     out: Out = Path("out"),
 ) -> None:
     """Repeat a table or figure of a paper: the printed value, ours, the difference. 'all' makes one page of them."""
+    from foedus.base.quantities import duration
     from foedus_lab.papers import EXPERIMENTS, Options
     from foedus_lab.papers.album import reproduce_all, reproduce_one
-    from foedus_lab.papers.costs import COSTS, duration
+    from foedus_lab.papers.costs import COSTS
 
     if list_:
         width = max(map(len, EXPERIMENTS), default=0)

@@ -1,15 +1,18 @@
 """All experiments on one page: what is missing is said, what was made is not made again, and nothing is lost."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
+from page_reader import Reader
 
 from foedus.base.errors import FoedusError
 from foedus_lab.papers import EXPERIMENTS
 from foedus_lab.papers.album import PAGE, reproduce_all
 from foedus_lab.papers.costs import COSTS
 from foedus_lab.papers.experiment import Options, PaperExperiment
+from foedus_lab.papers.table import PaperTable
 
 SVG = b'<svg xmlns="http://www.w3.org/2000/svg"/>'
 
@@ -30,6 +33,7 @@ class Papers:
     def table(self, options: Options) -> None:
         self.calls.append("one")
         options.echo("printed 1.744, ours <1.745>")
+        options.echo(PaperTable("Rounds", ("k0", "ours", "printed"), (("1", "12", "13 & more"),), ("one instance",)))
         options.keep("one.csv", b"a,b\n")
 
     def without_data(self, options: Options) -> None:
@@ -53,9 +57,22 @@ def test_one_page_shows_every_experiment_and_says_what_was_left_out(tmp_path):
     assert papers.calls == ["one", "two", "three"]
     assert "printed 1.744, ours &lt;1.745&gt;" in page
     assert "Table &lt;1&gt;" in page
-    assert "left out: the data set &#x27;qot&#x27; is expected in $FOEDUS_DATA/qot.npz." in page
+    assert "left out: the data set &#39;qot&#39; is expected in $FOEDUS_DATA/qot.npz." in page
     assert page.count("<img ") == 1
     assert "written:" not in page
+    assert Reader(page).open == []
+    assert not re.search(r"https?://(?!www.w3.org)", page)
+
+
+def test_a_table_is_a_table_and_nothing_is_cut(tmp_path):
+    papers = Papers()
+    page = reproduce_all(papers.experiments, options(tmp_path)).read_text()
+    assert "13 &amp; more</td>" in page
+    assert page.count("<pre>") == 1, "lines of text stay lines, and wrap"
+
+
+def test_every_paper_is_one_part_of_the_page_so_that_its_menu_fits():
+    assert len({name.split("-")[0] for name in EXPERIMENTS}) == 4
 
 
 def test_a_second_call_makes_only_what_is_missing(tmp_path):
@@ -64,7 +81,7 @@ def test_a_second_call_makes_only_what_is_missing(tmp_path):
     papers.calls.clear()
     again = reproduce_all(papers.experiments, options(tmp_path)).read_text()
     assert papers.calls == ["two"], "data that were missing may have come"
-    assert again.split("<h2")[1:] == first.split("<h2")[1:]
+    assert again.split('<section id="one">')[1] == first.split('<section id="one">')[1]
 
 
 @pytest.mark.parametrize("attack", ["another seed", "torn record", "lost picture", "record of another version"])
@@ -101,5 +118,5 @@ def test_an_interrupted_series_keeps_what_it_has_and_goes_on(tmp_path):
 def test_every_experiment_says_how_long_it_takes_in_full():
     assert COSTS.keys() == EXPERIMENTS.keys()
     assert COSTS["fedgia-fig2"].sentence() == (
-        "in full about 20 minutes of a processor (computed from four of its five numbers of clients, 974 seconds)"
+        "in full about 20 min of a processor (computed from four of its five numbers of clients, 974 seconds)"
     )

@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import runs
+from markupsafe import Markup
 from private_reports import BROKEN, KEPT, UNTOLD, measured
 
 import foedus as fd
@@ -47,7 +48,7 @@ def opened(tmp_path: Path, address: str, *flags: str) -> str:
     return ended.stdout
 
 
-def asked_of(tmp_path: Path, page: str, question: str) -> object:
+def asked_of(tmp_path: Path, page: str, question: str, *flags: str) -> object:
     """What a piece of JavaScript, run in the page when it has loaded, returns."""
     spy = (
         "<script>var errors = []; window.addEventListener('error', e => errors.push(e.message));</script>",
@@ -56,7 +57,7 @@ def asked_of(tmp_path: Path, page: str, question: str) -> object:
         "catch (e) { p.textContent = JSON.stringify('threw ' + e); } document.body.appendChild(p); });</script>",
     )
     page = page.replace("</head>", spy[0] + "</head>", 1).replace("</body>", spy[1] + "</body>", 1)
-    found = re.search(r'<pre id="answer">(.*?)</pre>', browse(tmp_path, page, "--dump-dom"), re.DOTALL)
+    found = re.search(r'<pre id="answer">(.*?)</pre>', browse(tmp_path, page, "--dump-dom", *flags), re.DOTALL)
     assert found, "the page did not finish loading"
     return json.loads(text.unescape(found[1]))
 
@@ -228,6 +229,23 @@ def federation_page(sites: int = 4) -> str:
     }  # fmt: skip
     job = JobStatus("1234", "r1-aa", "running", "2026-11-18 10:00:00", "0:00:12")
     return operator.render(operator.Scene(0.0, names, [job], [run]))
+
+
+def test_the_menu_of_a_page_with_every_section_fits_into_one_line_of_1280_pixels(tmp_path: Path):
+    heads = (
+        "New rows", "Constraints", "Constraints under noise", "Subgroups", "Cohort", "Problem", "Coefficients",
+        "Convergence", "Participation", "Worst case", "Privacy", "Settings", "Glossary",
+    )  # fmt: skip
+    parts = [(f"part-{i}", head, Markup("<p>text</p>")) for i, head in enumerate(heads)]
+    found = asked_of(
+        tmp_path,
+        html.assemble("page", words.Verdict("good", "Certified", ()), parts=parts),
+        "var menu = document.querySelector('header nav'), links = Array.from(menu.querySelectorAll('a'));"
+        "return {width: innerWidth, links: links.length, lines: new Set(links.map(a => a.offsetTop)).size,"
+        "hidden: menu.scrollWidth - menu.clientWidth};",
+        "--window-size=1280,900",
+    )
+    assert found == {"width": 1280, "links": 13, "lines": 1, "hidden": 0}
 
 
 @pytest.mark.parametrize("width", [1280, 390])

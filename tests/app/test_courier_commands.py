@@ -1,6 +1,7 @@
 """What a coordinator and an officer type for a run by courier, and what they are shown."""
 
 import json
+import os
 import re
 from pathlib import Path
 
@@ -62,7 +63,7 @@ def test_a_plan_is_answered_and_carried_on_to_a_certified_model(foedus, tmp_path
         assert "Privacy: epsilon 0 before this file, 0 with it" in first.out
         keys[site] = FINGERPRINT.findall(first.out)[-1]
         page = Path(f"homes/{site}/leaving.html")
-        assert page.stat().st_mode & 0o077 == 0
+        assert os.name != "posix" or page.stat().st_mode & 0o077 == 0
         text = page.read_text(encoding="utf-8")
         assert "sums.total.age" in text
         assert "What the run asks" in text

@@ -20,8 +20,8 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import check_estimator
 
 import foedus as fd
-from foedus.app.estimators.rows import pad_rows, read_sites
-from foedus.problem.stacked import stack
+from foedus.app.estimators.rows import read_sites
+from foedus.problem.stacked import pad_rows, stack
 from foedus.statistics import umbrella
 
 EXAMPLES = Path(__file__).parents[2] / "examples"

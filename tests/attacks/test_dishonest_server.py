@@ -4,6 +4,7 @@ The server is whoever carries the messages: a lie changes what one site, or ever
 """
 
 import re
+import shutil
 import tempfile
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +17,7 @@ from hypothesis import strategies as st
 pytest.importorskip("cryptography")
 
 from cases import problem as five
-from lies import LIES, RUN, VICTIM, Liar, Own, record
+from lies import LIES, RUN, VICTIM, Liar, Own, flip, record
 from masked_halls import MaskedHall, SignedHall
 from masked_wards import SECURE, MaskedWard
 
@@ -25,6 +26,7 @@ from foedus.base.errors import FoedusError
 from foedus.federation import packing
 from foedus.federation.exchange import Paused
 from foedus.federation.server import ServerSession
+from foedus.sums.messages import OpenSum
 
 WITHOUT_BOUNDS = SECURE.partition("[preprocess]")[0] + "[evaluate]\nholdout = 0.3\n"
 
@@ -183,3 +185,50 @@ def test_no_answer_of_a_masked_run_leaves_without_masks(tmp_path, kind):
         assert header["code"] != "ok"
         assert content == b""
         assert not {"sums", "squares"} & {*header}
+
+
+def test_a_site_that_signs_two_vectors_for_the_server_ends_the_run_before_anything_is_revealed(tmp_path):
+    """It shows the victim another sum than the others, and both are signed; the next sum then opens nowhere."""
+    hall = SignedHall(tmp_path, five(), RUN[0], **RUN[1])
+    told = []
+
+    def ask(messages, timeout):
+        sent = dict(messages)
+        header, payload = packing.unseal(sent[VICTIM]) if VICTIM in sent else ({"ask": ""}, b"")
+        if header["ask"] == "total" and not told:
+            opened, colluder = OpenSum.from_bytes(payload), hall.site["site-5"].masks.site
+            mine = colluder.rounds[opened.round]
+            vector = replace(mine.reply, words=flip(mine.reply.words))
+            signature = colluder.signer.sign(vector.statement(mine.context))
+            other = replace(
+                opened,
+                words=opened.words | {"site-5": vector.words},
+                signatures=opened.signatures | {"site-5": signature},
+            )
+            sent[VICTIM] = packing.seal(header, other.to_bytes())
+            told.append(opened.round)
+        return hall.ask(sent, timeout)
+
+    with pytest.raises((Paused, FoedusError)):
+        hall.play(ask)
+    assert told == [0]
+    assert any("was not made for this sum" in line for line in record(hall, VICTIM))
+    assert hall.site[VICTIM].masks.site.rounds[1].disclosure is None, "nothing of the next sum is revealed"
+
+
+def test_a_run_that_is_begun_anew_with_a_site_that_colludes_goes_nowhere_else(tmp_path):
+    """Other numbers of one site would lead to other models, as often as the server likes."""
+    hall = SignedHall(tmp_path, five(), RUN[0], **RUN[1])
+    first = hall.play().conclusion.w
+    shutil.rmtree(tmp_path / "server")
+    hall.open_sites()
+    assert np.array_equal(hall.play().conclusion.w, first), "the same run again tells nothing new"
+    shutil.rmtree(tmp_path / "server")
+    shutil.rmtree(tmp_path / "site-5")
+    with np.load(tmp_path / "site-5.npz") as file:
+        np.savez(tmp_path / "site-5.npz", **{name: 100 * np.array(file[name]) for name in file.files})
+    hall.open_sites()
+    with pytest.raises((Paused, FoedusError)):
+        hall.play()
+    for site in ("site-1", "site-2", "site-3", "site-4"):
+        assert any("shown another sum of round 0 than before" in line for line in record(hall, site))

@@ -214,9 +214,9 @@ def test_the_officers_page_shows_what_an_accepted_plan_tells_of_the_rows(tmp_pat
     page = site_page(kit, tmp_path / "site-1")
     (plan,) = AcceptedPlans(tmp_path / "site-1").all()
     X = hall.site["site-1"].arrays["x"]
-    assert plan["told"]["leverage"] == pytest.approx(np.max(np.diag(X @ np.linalg.pinv(X))))
-    assert plan["told"]["least"] == min(np.count_nonzero(X, axis=0))
-    for text in ("Plans that were accepted here", plan["plan"][:16], "coordinator", f"{plan['told']['share']:.3g}"):
+    assert plan["limits"]["leverage"] == pytest.approx(np.max(np.diag(X @ np.linalg.pinv(X))))
+    assert plan["limits"]["least"] == min(np.count_nonzero(X, axis=0))
+    for text in ("Plans that were accepted here", plan["plan"][:16], "coordinator", f"{plan['limits']['share']:.3g}"):
         assert text in page
 
 

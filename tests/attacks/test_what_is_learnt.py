@@ -24,7 +24,7 @@ from foedus.sums.site import Breach, MaskingSite
 
 # --- of one site ---
 
-TRIALS, WORDS = 1000, 3
+TRIALS, WORDS = 1500, 3
 TWO = np.zeros(WORDS, np.int64), np.full(WORDS, 2**40)  # what the victim may have: a server wants to know which
 
 

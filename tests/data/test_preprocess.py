@@ -301,7 +301,7 @@ def test_kept_quantiles_enclose_the_rows_and_no_row_is_far(values, scale, shift)
     assert rule.ends[0] <= column.min() + slack
     assert rule.ends[1] >= column.max() - slack
     spread = exact[-2] - exact[1]
-    assert np.all(np.abs(np.array(rule.quantiles) - exact) <= 0.21 * spread + slack)
+    assert np.all(np.abs(np.array(rule.quantiles) - exact) <= 0.26 * spread + slack)  # a unit of 5 where 2 is too small
 
 
 def test_no_kept_quantile_is_the_value_of_a_row():

@@ -1,6 +1,7 @@
 """The page of a running federation: what an operator sees, read only, on this machine alone."""
 
 import json
+import re
 import threading
 import urllib.error
 import urllib.request
@@ -11,7 +12,7 @@ from cases import problem as five
 from halls import QUICK, Hall, tampered
 
 import foedus as fd
-from foedus.app.report.operator import Scene, history_of, render, sites_table
+from foedus.app.report.operator import Scene, history_of, metrics, render, sites_table
 from foedus.app.report.watch import serve
 from foedus.federation import packing
 from foedus.federation.flare.console import JobStatus
@@ -87,6 +88,28 @@ def test_names_are_escaped(seen):
     assert evil not in page
 
 
+SAMPLE = re.compile(r'(foedus_[a-z_]+)(?:\{((?:[a-z]+="(?:[^"\\\n]|\\.)*",?)*)\})? (\S+)')  # by Prometheus' grammar
+
+
+def test_prometheus_reads_the_figures_of_the_page(seen):
+    evil = 'a"} 7\nfoedus_server_up 0'
+    text = metrics(Scene(0.0, seen["clients"], [JOB, JOB], [seen | {"waiting": [evil], "run": evil}]))
+    samples: dict[tuple[str, str], float] = {}
+    for line in text.splitlines():
+        if not line.startswith("# "):
+            match = SAMPLE.fullmatch(line)
+            assert match, line
+            samples[match[1], match[2] or ""] = float(match[3])
+    assert samples["foedus_server_up", ""] == 1
+    assert samples["foedus_sites_connected", ""] == 5
+    assert samples["foedus_jobs", 'state="running"'] == 2
+    rounds = [value for (name, _), value in samples.items() if name == "foedus_run_rounds"]
+    assert rounds == [6]
+    faults = [value for (name, _), value in samples.items() if name == "foedus_site_faults"]
+    assert sorted(faults) == [0, 0, 0, 0, 1]
+    assert "foedus_server_up 0" in metrics(Scene(0.0, trouble="the server does not answer"))
+
+
 def test_without_a_run_or_an_answer_the_page_says_so():
     assert "No run is under way" in render(Scene(0.0, ["city"], [JOB]))
     assert "does not answer" in render(Scene(0.0, trouble="the server does not answer the coordinator."))
@@ -107,6 +130,9 @@ class Still:
     def page(self) -> str:
         return render(Scene(0.0, ["city"], [JOB]))
 
+    def metrics(self) -> str:
+        return metrics(Scene(0.0, ["city"], [JOB]))
+
 
 def test_the_page_is_for_this_machine_alone_and_cannot_be_written_to():
     server = serve(Still())
@@ -117,6 +143,9 @@ def test_the_page_is_for_this_machine_alone_and_cannot_be_written_to():
         address = f"http://127.0.0.1:{server.server_address[1]}"
         with urllib.request.urlopen(address + "/pulse", timeout=5) as reply:
             assert reply.read() == b"7"
+        with urllib.request.urlopen(address + "/metrics", timeout=5) as reply:
+            assert reply.headers["Content-Type"].startswith("text/plain")
+            assert b"\nfoedus_sites_connected 1\n" in reply.read()
         strange = urllib.request.Request(address + "/", headers={"Host": "evil.example.org"})
         with pytest.raises(urllib.error.HTTPError, match="403"):
             urllib.request.urlopen(strange, timeout=5)

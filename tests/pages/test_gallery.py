@@ -41,5 +41,5 @@ def test_each_page_ends_in_the_picture_that_its_code_draws(page):
     assert "<text" in svg  # words stay words: they can be searched and read aloud
 
 
-def test_there_are_six_stories():
-    assert len(PAGES) == 6
+def test_there_are_seven_stories():
+    assert len(PAGES) == 7

@@ -263,7 +263,7 @@ def test_an_objective_that_sees_the_filling_is_refused(objective):
 @pytest.mark.parametrize(
     ("objective", "words"),
     [
-        (lambda w, data: data.x @ w, r"client 'd': objective must return a scalar\. Got shape \(15,\)"),
+        (lambda w, data: data.x @ w, r"client 'd': objective must return a scalar\. Got shape \(16,\)"),
         (lambda w, data: jnp.log(jnp.sum(w)), r"client 'd': the objective at w0 is -inf; expected a finite number"),
     ],
 )

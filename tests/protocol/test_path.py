@@ -1,84 +1,117 @@
-"""How many files of foedus a round passes through: what somebody has to open who follows one with a debugger."""
+"""How many files and functions of foedus a round passes through: what somebody has to open who follows one."""
 
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
+from halls import Hall
+from masked_halls import MaskedHall
 
 import foedus as fd
 from foedus.app.check import small_problem
-from foedus.base.pytrees import nbytes
-from foedus.federation.order import Patience, order_of, site_arrays
-from foedus.federation.policy import Policy, SiteFile, Source
+from foedus.federation.masked_rounds import MaskedRounds
 from foedus.federation.rounds import Rounds
-from foedus.federation.server import ServerSession
-from foedus.federation.site import SiteSession
+from foedus.privacy.releasing import make_private
+from foedus.protocol.algorithm import Algorithm
 from foedus.runtime import simulate
 
 PACKAGE = str(Path(fd.__file__).parent)
-SIMULATED, FEDERATED = 7, 11
+OF_EVERY_CALL = "base/engine.py"  # which public functions enter for float64; nothing of a round is in it
+NOISE = fd.Gaussian(epsilon=1.0, delta=1e-5, clip=1.0)
 
 
-def files_passed(call: Callable[[], object]) -> set[str]:
-    """The files of foedus whose functions run in a call."""
-    files: set[str] = set()
+@dataclass(repr=False)
+class Walk:
+    """What a call passes through: files, functions, and how often the next line stands in another file."""
 
-    def note(frame, event, argument):
-        if event == "call" and frame.f_code.co_filename.startswith(PACKAGE):
-            files.add(frame.f_code.co_filename.removeprefix(PACKAGE + "/"))
+    files: set[str] = field(default_factory=set)
+    functions: set[tuple[str, str]] = field(default_factory=set)
+    changes: int = 0
+    last: str = ""
 
-    sys.setprofile(note)
-    try:
-        call()
-    finally:
-        sys.setprofile(None)
-    return files - {"base/engine.py"}  # which public functions enter for float64; nothing of a round is in it
+    def note(self, frame, event, argument):
+        path = frame.f_code.co_filename
+        if event != "call" or not path.startswith(PACKAGE):
+            return
+        path = path.removeprefix(PACKAGE + "/")
+        if path != OF_EVERY_CALL:
+            self.files.add(path)
+            self.functions.add((path, frame.f_code.co_qualname))
+            self.changes += path != self.last
+            self.last = path
+
+    def watch(self, call: Callable[[], object]) -> object:
+        jax.clear_caches()  # a round that was traced before would pass nothing
+        sys.setprofile(self.note)
+        try:
+            return call()
+        finally:
+            sys.setprofile(None)
+
+    def __repr__(self) -> str:
+        figures = f"{len(self.files)} files, {len(self.functions)} functions, {self.changes} changes of file"
+        return f"{figures}: {' '.join(sorted(self.files))}"
 
 
-def test_a_simulated_round_of_fedavg_passes_few_files():
+def simulated(algorithm: Algorithm) -> Walk:
     problem = small_problem(fd.losses.logistic).over(np.zeros(3))
-    fit = fd.FedAvg(lr=0.1).fit(problem)
+    fit = algorithm.fit(problem)
     inputs = simulate.inputs_of(fit, fd.Fraction(1.0), 0)
     at = simulate.start(fit.algorithm, problem.terms, jnp.zeros(3), inputs.data, None)
-    jax.clear_caches()  # a round that was traced before would pass nothing
-    files = files_passed(lambda: simulate.chunk(fit.algorithm, problem.terms, at, inputs, np.int64(1)))
-    assert "algorithms/fedavg.py" in files
-    assert len(files) <= SIMULATED, " ".join(sorted(files))
+    walk = Walk()
+    walk.watch(lambda: simulate.chunk(fit.algorithm, problem.terms, at, inputs, np.int64(1)))
+    return walk
 
 
-def test_a_round_of_fedavg_over_messages_passes_few_files(tmp_path, monkeypatch):
-    problem = small_problem(fd.losses.logistic).over(np.zeros(3))
-    fit = fd.FedAvg(lr=0.1, stop=None).fit(problem)
-    sites = tuple(f"site-{i}" for i in range(4))
-    order = order_of(
-        problem, fit.algorithm, np.zeros(3), run="r1", sites=sites, seed=0, max_rounds=3, participation=fd.Fraction()
-    )
-    policy, parties = Policy(min_subset=1, min_sites=1), {}
-    for i, site in enumerate(sites):
-        np.savez(tmp_path / f"{site}.npz", **site_arrays(problem, i))
-        parties[site] = SiteSession(site, SiteFile(Source(tmp_path / f"{site}.npz"), policy), tmp_path / site)
-    passed: list[set[str]] = []
-
-    def ask(messages, timeout):
-        return {name: parties[name].answer(message) for name, message in messages.items()}
-
-    patience = Patience(timeout=5.0, hello=0.0, keep_every=1e9)
-    session = ServerSession(order, tmp_path / "server", ask, patience)
-    play = Rounds.play
+def over_messages(hall: Hall, monkeypatch: pytest.MonkeyPatch, kind: type[Rounds] = Rounds) -> Walk:
+    """The first round of all parties together: the server's part, and that of each site."""
+    walks: list[Walk] = []
+    play = kind.play
 
     def watched(rounds, at):
-        jax.clear_caches()
-        result = []
-        passed.append(files_passed(lambda: result.append(play(rounds, at))))
-        return result[0]
+        if walks:
+            return play(rounds, at)
+        walks.append(Walk())
+        return walks[0].watch(lambda: play(rounds, at))
 
-    monkeypatch.setattr(Rounds, "play", watched)
-    session.play()
-    assert "algorithms/fedavg.py" in passed[0]
-    assert len(passed[0]) <= FEDERATED, " ".join(sorted(passed[0]))
+    monkeypatch.setattr(kind, "play", watched)
+    hall.play()
+    return walks[0]
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "files", "functions"), [(fd.FedAvg(lr=0.1), 7, 70), (fd.InteriorPoint(), 18, 200)]
+)
+def test_a_simulated_round_passes_few_files(algorithm, files, functions):
+    walk = simulated(algorithm)
+    assert {"FedAvg": "algorithms/fedavg.py"}.get(type(algorithm).__name__, "interior_point.py") in repr(walk)
+    assert len(walk.files) <= files, walk
+    assert len(walk.functions) <= functions, walk
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "files", "functions"), [(fd.FedAvg(lr=0.1), 11, 130), (fd.InteriorPoint(), 28, 320)]
+)
+def test_a_round_over_messages_passes_few_files(algorithm, files, functions, tmp_path, monkeypatch):
+    hall = Hall(tmp_path, small_problem(fd.losses.logistic), algorithm, max_rounds=2)
+    walk = over_messages(hall, monkeypatch)
+    assert len(walk.files) <= files, walk
+    assert len(walk.functions) <= functions, walk
+
+
+def test_a_private_masked_round_over_messages_passes_few_files(tmp_path, monkeypatch):
+    pytest.importorskip("cryptography")
+    problem = small_problem(fd.losses.logistic)
+    algorithm = make_private(fd.FedAvg(lr=0.1, k0=1), NOISE, None, problem, 2)
+    walk = over_messages(MaskedHall(tmp_path, problem, algorithm, max_rounds=2), monkeypatch, MaskedRounds)
+    assert "sums/masks.py" in walk.files
+    assert len(walk.files) <= 37, walk
+    assert len(walk.functions) <= 340, walk
 
 
 def test_a_reader_of_fedavg_opens_one_file():
@@ -87,4 +120,3 @@ def test_a_reader_of_fedavg_opens_one_file():
     rounds = {"init", "join", "broadcast", "local", "aggregate", "ended", "phase", "kinds", "parameters", "report"}
     files = {cls.__module__ for cls in own if rounds & vars(cls).keys()}
     assert files == {"foedus.algorithms.fedavg"}
-    assert isinstance(nbytes(np.zeros(2)), int)

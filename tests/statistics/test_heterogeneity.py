@@ -61,7 +61,7 @@ def test_a_forest_plot_shows_those_sites_alone_that_allow_it():
     sites = cohort("poisson")
     told = fd.glm("y ~ x + age", sites, "poisson").heterogeneity(allow=["north", "west"])
     values, variances = own_fits(sites, "poisson")
-    np.testing.assert_allclose(told["x"].shown["west"], [values[3, 1], variances[3, 1] ** 0.5], rtol=1e-6)
+    np.testing.assert_allclose(told["x"].by_site["west"], [values[3, 1], variances[3, 1] ** 0.5], rtol=1e-6)
     picture = told.forest("x")
     assert all(word in picture for word in ("north", "west", "fixed effect", "random effect", "3 sites are not shown"))
     assert not any(word in picture for word in ("south", "east", "islands"))

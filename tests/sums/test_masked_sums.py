@@ -514,3 +514,34 @@ def test_the_vectors_in_the_documentation_are_those_of_the_code():
     assert f"`{masks.seal_share(keys.seal, context, 'ash', 'beech', bytes(range(32))).hex()}`" in text
     for row in (masks.mask_words(keys.mask, 3), words):
         assert f"`{' '.join(f'{int(word):016x}' for word in row)}`" in text
+
+
+def test_the_vectors_of_checked_runs_in_the_documentation_are_those_of_the_code():
+    from foedus.federation.agreement import statement
+    from foedus.federation.plan import SIGNED, plan_digest
+    from foedus.federation.replay import history_of
+    from foedus.federation.secure_site import plan_of, question_of
+    from foedus.sums.messages import MaskedVector
+
+    text = (Path(__file__).parents[2] / "docs" / "federation.md").read_text()
+    sites = ["ash", "beech", "cedar", "elm"]
+    plan = {"run": "run-1", "sites": sites, "plan": {"of": "tuple", "items": [1, 0.5]}}
+    signed = SIGNED + statement(plan | {"ask": "columns", "round": None}).encode()
+    context = masks.SumContext("run-1", 0, 7, 0, hashlib.sha256(b"roster").digest(), tuple(sites)).digest()
+    ash, beech = (masks.private_key(bytes([i]) * 32) for i in (1, 2))
+    key = masks.pair_keys(masks.pair_secret(ash, masks.public_bytes(beech)), context).mask
+    words = masks.masked(np.array([1, 2, 3], np.uint64), "ash", b"\3" * 32, {"beech": key}).astype("<u8").tobytes()
+    vector = MaskedVector("ash", words, hashlib.sha256(b"\3" * 32).digest(), {}).statement(context)
+    history = history_of(bytes(32), np.array([1, 2, 3], np.int64))
+    header = {"ask": "round", "run": "run-1", "round": 8, "phase": 0}
+    shown = (
+        hashlib.sha256(signed).digest(),
+        masks.private_signer(b"\4" * 32).sign(signed),
+        bytes.fromhex(plan_digest(dict.fromkeys(sites, plan))),
+        hashlib.sha256(vector).digest(),
+        masks.private_signer(b"\5" * 32).sign(vector),
+        history,
+        question_of(plan_of({"run": "run-1"}) + history, header | {"since": 7, "mask": "00"}, b""),
+    )
+    for content in shown:
+        assert f"`{content.hex()}`" in text

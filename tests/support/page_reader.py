@@ -2,7 +2,7 @@
 
 from html.parser import HTMLParser
 
-EMPTY = {"meta", "input", "path", "circle", "br", "link"}
+EMPTY = {"meta", "input", "path", "circle", "br", "img", "link"}
 
 
 class Reader(HTMLParser):

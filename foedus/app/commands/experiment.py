@@ -94,6 +94,9 @@ def require_certified(runs: Mapping[str, "Run"]) -> None:
     from foedus.app.report.words import uncertified
 
     reasons = {name: why for name, run in runs.items() if (why := uncertified(run)) is not None}
+    if len(reasons) > 3:  # of a sweep one stands for all
+        name, why = next(iter(reasons.items()))
+        reasons = {f"of {len(runs)} runs {len(reasons)} are not certified; {name}": why}
     for name, why in reasons.items():
         print(f"foedus: {name} is not certified: {why} (--accept-uncertified goes on with it).", file=sys.stderr)
     if reasons:
@@ -116,12 +119,12 @@ def _open_checked(folder: Path, accept_uncertified: bool) -> "SavedModel":
 def tell_folder(screen: "Screen", folder: Path, run: "Run") -> None:
     """Say what preparing the data took, where a run is kept, and what to do with it."""
     from foedus.app.report.words import uncertified
-    from foedus.base.quantities import size
+    from foedus.base.quantities import count, size
 
     preparation = json.loads((folder / "experiment.json").read_text())["preparation"]
     epsilon = f", epsilon {preparation['epsilon']:g}" if "epsilon" in preparation else ""
     screen.say(
-        f"preparation beside that: {preparation['rounds']} rounds for the scales and words of the columns, "
+        f"preparation beside that: {count(preparation['rounds'], 'round')} for the scales and words of the columns, "
         f"{size(preparation['up'])} up and {size(preparation['down'])} down{epsilon}"
     )
     report = folder / "report.html"
@@ -135,6 +138,8 @@ def _tell_sweep(experiment: "Experiment", outcome: "ExperimentOutcome", screen: 
     from foedus.app.experiment.compare import data_differ, summary, table
     from foedus.app.experiment.execute import write_report
     from foedus.app.experiment.folder import finite
+    from foedus.app.report.sweep import summary_csv
+    from foedus.base.files import write_whole
 
     if outcome.runs:
         base = out or experiment.out
@@ -143,8 +148,13 @@ def _tell_sweep(experiment: "Experiment", outcome: "ExperimentOutcome", screen: 
             screen.say(table(outcome.runs, differ))
         screen.note(finite({"event": "summary", "runs": summary(outcome.runs), "failed": outcome.failures}))
         description = {"title": experiment.name, "command": f"foedus run {experiment.path}", "data_differ": differ}
+        write_whole(base / "summary.csv", summary_csv(outcome.runs).encode())
         wrong = write_report(outcome.runs, base / "report.html", description)
-        screen.say(f"Kept in {base}; " + (wrong or f"open {base / 'report.html'} in a browser") + ".")
+        screen.say(
+            f"Kept in {base}, and in short in {base / 'summary.csv'}; "
+            + (wrong or f"open {base / 'report.html'} in a browser")
+            + "."
+        )
     if outcome.failures:
         screen.say(f"{len(outcome.failures)} of {len(experiment.cases)} runs failed:")
         for name, reason in outcome.failures.items():

@@ -17,6 +17,7 @@ from foedus.app.commands.experiment import (
     tell_folder,
 )
 from foedus.base.errors import FoedusError
+from foedus.base.quantities import count
 
 if TYPE_CHECKING:
     from foedus.app.experiment.execute import ExperimentOutcome
@@ -43,7 +44,7 @@ def up(
     from foedus.federation.flare.trial import Federation
 
     federation = Federation.up(folder, sites)
-    typer.echo(f"A server and {sites} sites are running in {folder}; only this machine can reach them.")
+    typer.echo(f"A server and {count(sites, 'site')} are running in {folder}; only this machine can reach them.")
     for name in federation.sites:
         typer.echo(f"  {name}: name its data in {federation.kit(name) / 'local' / 'foedus.toml'}")
     typer.echo("'foedus federation submit experiment.toml' runs an experiment, 'foedus federation down' stops all.")
@@ -58,7 +59,7 @@ def status(folder: Folder = HOME, kit: Kit = None) -> None:
     if kit is not None:
         with Console(kit) as console:
             sites, jobs = console.sites(), console.jobs()
-        typer.echo(f"The server answers; {len(sites)} sites are connected.")
+        typer.echo(f"The server answers; {count(len(sites), 'site')} connected.")
         for site in sites:
             typer.echo(f"{site}: connected")
         for one in jobs:

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from foedus.base.errors import FoedusError
+from foedus.base.quantities import count, size
 
 app = typer.Typer(help="What a site's administrator asks.", no_args_is_help=True)
 party_app = typer.Typer(help="Start or stop the server or a site on its machine, from its kit.", no_args_is_help=True)
@@ -65,14 +66,14 @@ def audit(
             entry = sums.setdefault((str(line["run"]), str(line["purpose"])), [0, 0])
             entry[0] += 1
             entry[1] += int(line["bytes"])
-        for (name, purpose), (count, size) in sums.items():
-            typer.echo(f"run {name}  {purpose:8}  {count:6} messages  {size:10} bytes")
+        for (name, purpose), (messages, sent) in sums.items():
+            typer.echo(f"run {name}  {purpose:8}  {count(messages, 'message'):>14}  {size(sent):>8}")
     else:
         for line in lines:
             number = "" if line["round"] is None else f" {line['round']}"
             what = f"{line['purpose']}{number}"
-            typer.echo(f"{line['time']}  run {line['run']}  {what:14} {line['bytes']:10} bytes  {line['code']}")
-    typer.echo(f"{len(lines)} messages, {sum(int(line['bytes']) for line in lines)} bytes in all.")
+            typer.echo(f"{line['time']}  run {line['run']}  {what:14} {size(int(line['bytes'])):>8}  {line['code']}")
+    typer.echo(f"{count(len(lines), 'message')}, {size(sum(int(line['bytes']) for line in lines))} in all.")
 
 
 @app.command()
@@ -93,13 +94,13 @@ def ledger(
                 f"{line.kind} noise of scale {line.scale:.4g}, sensitivity {line.sensitivity:.4g} ({line.neighbours})"
             )
             typer.echo(f"{line.time}  run {line.run}  {line.what}: {noise}")
-    for run, count in site_ledger.runs().items():
-        typer.echo(f"run {run}: {count} releases, epsilon {site_ledger.total(delta, run):.4g}")
+    for run, releases in site_ledger.runs().items():
+        typer.echo(f"run {run}: {count(releases, 'release')}, epsilon {site_ledger.total(delta, run):.4g}")
     total, limit = site_ledger.total(delta), policy.max_epsilon_total
     rest = "there is no limit" if limit == math.inf else f"{max(0.0, limit - total):.4g} of {limit:g} is left"
     typer.echo(
-        f"{len(site_ledger.lines)} releases in all, epsilon {total:.4g} at delta {delta:g} for replacing one row; "
-        f"{rest}."
+        f"{count(len(site_ledger.lines), 'release')} in all, epsilon {total:.4g} at delta {delta:g} for replacing one "
+        f"row; {rest}."
     )
     if not policy.limits_privacy:
         typer.echo("This site's policy does not ask for privacy: what runs without noise have sent is not in this sum.")
@@ -138,7 +139,7 @@ def requests(kit: Kit = Path(".")) -> None:
         for line in request.summary:
             typer.echo(f"    {line}")
     waiting = sum(request.decision == "waiting" for request in entries)
-    typer.echo(f"{len(entries)} requests, {waiting} waiting.")
+    typer.echo(f"{count(len(entries), 'request')}, {waiting} waiting.")
 
 
 @app.command()
@@ -159,6 +160,52 @@ def _decide(kit: Path, id: str, decision: str) -> None:
 
     request = Approvals(_records(kit)).decide(id, decision)
     typer.echo(f"Request {request.id} of run {request.run} is {decision}.")
+
+
+def doctor(
+    place: Annotated[
+        Path, typer.Argument(help="A kit, a site's home, or the plan of a run by courier.", show_default=False)
+    ],
+    seconds: Annotated[float, typer.Option(help="To wait for a connection.", min=0.1)] = 5.0,
+) -> None:
+    """Check a machine: versions, disk, clock, certificate, way to the server, data, policy; each with a remedy."""
+    from foedus.app.doctor import BAD, examine
+
+    checks = examine(place, seconds)
+    for check in checks:
+        typer.echo(str(check))
+    bad = sum(check.level == BAD for check in checks)
+    typer.echo(f"{len(checks)} checks, {bad} of them wrong." if bad else f"{len(checks)} checks, none of them wrong.")
+    if bad:
+        raise typer.Exit(1)
+
+
+@party_app.command()
+def tunnel(
+    kit: Annotated[Path, typer.Argument(help="The kit of a site or of the coordinator.")],
+    proxy: Annotated[str, typer.Option(help="The proxy: HOST:PORT, or http://USER:PASSWORD@HOST:PORT.")],
+    port: Annotated[
+        int | None, typer.Option(help="The server's port outside, 443 at most proxies; the kit's when left out.")
+    ] = None,
+) -> None:
+    """Lead a party to its server through an HTTP proxy, where nothing else leads outside; in the foreground."""
+    from foedus.app.doctor import server_of
+    from foedus.federation.flare.tunnel import Proxy
+    from foedus.federation.flare.tunnel import tunnel as lead
+
+    server = server_of(kit)
+    lead(server.host, server.port, Proxy.of(proxy), port, typer.echo)
+
+
+@party_app.command()
+def health(kit: PartyKit = Path(".")) -> None:
+    """Say in one line whether a party runs, for containers: exit status 0 if it does, and 1 if not."""
+    from foedus.federation.flare import party
+
+    words, is_well = party.health(kit)
+    typer.echo(words)
+    if not is_well:
+        raise typer.Exit(1)
 
 
 @party_app.command()

@@ -2,6 +2,14 @@
 
 from foedus.app.estimators.fair import FairClassifier
 from foedus.app.estimators.neyman_pearson import NeymanPearsonClassifier
+from foedus.app.estimators.ordinary import LinearRegression, LogisticRegression
 from foedus.app.estimators.robust import RobustClassifier, RobustRegressor
 
-__all__ = ["FairClassifier", "NeymanPearsonClassifier", "RobustClassifier", "RobustRegressor"]
+__all__ = [
+    "FairClassifier",
+    "LinearRegression",
+    "LogisticRegression",
+    "NeymanPearsonClassifier",
+    "RobustClassifier",
+    "RobustRegressor",
+]

@@ -24,7 +24,6 @@ from foedus.app.estimators.rows import (
     check_parameter,
     distinct,
     has_weights,
-    pad_rows,
     read_site,
     read_sites,
     validate_table,
@@ -35,8 +34,9 @@ from foedus.base.errors import FoedusError
 from foedus.problem.losses import logistic
 from foedus.problem.penalties import BesideIntercept, Ridge
 from foedus.problem.problem import Problem
-from foedus.problem.stacked import stack
+from foedus.problem.stacked import pad_rows, stack
 from foedus.problem.terms import Constraint, Mask
+from foedus.problem.weights import Weights
 from foedus.protocol.algorithm import Algorithm
 from foedus.runtime.run import Run
 
@@ -199,6 +199,7 @@ class LinearClassifierOverSites(ClassifierMixin, BaseEstimator):
         where: Mask | None,
         algorithm: Algorithm | None = None,
         w0: np.ndarray | None = None,
+        weights: Weights = "sites",
     ) -> Run:
         """Solve the constrained problem of one class; sample weights must be in the masks of the constraints."""
         penalty = None
@@ -212,6 +213,7 @@ class LinearClassifierOverSites(ClassifierMixin, BaseEstimator):
             penalty=penalty,
             constraints=constraints,
             server=None if server is None else server.arrays(self.fit_intercept),
+            weights=weights,
         )
         method = self._algorithm() if algorithm is None else algorithm
         return solve(problem, method, w0=w0, seed=self.seed, max_rounds=self.max_rounds)
@@ -263,7 +265,8 @@ def _is_good(run: Run) -> bool:
 
 def _by_site(run: Run, server: bool) -> Mapping[str, float | np.ndarray]:
     """Return the multipliers of each site: a number if the site has one constraint, else an array."""
-    multipliers: dict[str, np.ndarray] = dict(zip(run.names, run.multipliers["local"], strict=True))
+    local = run.multipliers.get("local", np.zeros((len(run.names), 0)))  # not every algorithm has multipliers
+    multipliers: dict[str, np.ndarray] = dict(zip(run.names, local, strict=True))
     if server:
         multipliers["server"] = run.multipliers["global"]
     return {site: mu.item() if mu.size == 1 else mu.copy() for site, mu in multipliers.items()}

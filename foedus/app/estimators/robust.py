@@ -26,7 +26,6 @@ from foedus.app.estimators.rows import (
     check_parameter,
     has_weights,
     merge_copies,
-    pad_rows,
     read_sites,
     validate_table,
     weigh_classes,
@@ -38,7 +37,7 @@ from foedus.base.errors import FoedusError
 from foedus.problem import losses
 from foedus.problem.losses import Loss
 from foedus.problem.problem import Problem
-from foedus.problem.stacked import stack
+from foedus.problem.stacked import pad_rows, stack
 from foedus.runtime.run import Run
 
 RADII = (1e-4, 1e-3, 1e-2, 1e-1)

@@ -14,10 +14,8 @@ from sklearn.utils.validation import validate_data
 
 from foedus.base.errors import FoedusError
 from foedus.base.settings import check
-from foedus.data import Stacked
 from foedus.problem.terms import Data, Mask
 
-SMALL = 256  # rows of all sites together; padding up to this number costs less than compiling for another shape
 ONE_SITE = "all"  # the name of the only site of a table without site names
 WEIGHTS = "importance"  # the name of the array of sample weights; "weight" is taken, for rows that fill a rectangle
 
@@ -319,24 +317,6 @@ def row_weights(entries: object, rows: int) -> np.ndarray:
     if not np.any(numbers > 0):
         raise FoedusError("every sample_weight is zero; expected at least one above 0.")
     return numbers
-
-
-def pad_rows(sites: Stacked) -> Stacked:
-    """Pad all sites with rows of weight 0, up to one of a few numbers of rows.
-
-    JAX compiles a program for each shape. After padding, the folds of a cross-validation share one program, and so do
-    most small problems.
-    """
-    # With step = 2^(bits − 3) the numbers of rows are four to each power of two: at most a quarter is padding.
-    rows = max(sites.rows, SMALL // sites.clients, 4)
-    step = 2 ** (rows.bit_length() - 3)
-    filling = rows + -rows % step - sites.rows
-    arrays = {
-        key: np.pad(array, [(0, 0), (0, filling)] + [(0, 0)] * (np.ndim(array) - 2), mode="edge")
-        for key, array in sites.arrays.items()
-    }
-    counts = np.full(sites.clients, sites.rows) if sites.counts is None else sites.counts
-    return Stacked(arrays, counts, sites.names)
 
 
 def has_weights(sites: Iterable[Site]) -> bool:

@@ -174,7 +174,7 @@ def algorithms() -> dict[str, Offer[Algorithm]]:
     import foedus as fd
 
     # the estimators are left out by name: to look at them would import scikit-learn
-    members = [getattr(fd, name) for name in fd.__all__ if not name.endswith(("Classifier", "Regressor"))]
+    members = [getattr(fd, name) for name in fd.__all__ if not name.endswith(("Classifier", "Regressor", "Regression"))]
     classes = [cls for cls in members if isinstance(cls, type) and issubclass(cls, Algorithm)]
     own = {cls.__name__: _of_dataclass(cls, "algorithm") for cls in classes if dataclasses.is_dataclass(cls)}
     points = importlib.metadata.entry_points(group=ENTRY_POINTS)

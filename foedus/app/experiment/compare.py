@@ -4,6 +4,7 @@ import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+from foedus.app.report import sweep
 from foedus.app.report.sections import figure_cell, noise_from_seed, total_epsilon
 from foedus.app.report.tradeoff import curves, one_problem
 from foedus.base.files import Json
@@ -27,7 +28,11 @@ def worst(run: Run) -> str:
 
 
 def table(runs: Mapping[str, Run], data_differ: bool = False) -> str:
-    """Return a table with one row a run, which is never cut off: a narrow terminal wraps whole lines."""
+    """Return a table with a row for each run, or each setting of several seeds; a narrow terminal wraps whole lines."""
+    if sweep.has_repetitions(runs):
+        titles, settings = sweep.summary_lines(runs)
+        lines = text_table(titles, settings, [0])
+        return "\n".join([*lines, caption(runs, data_differ)])
     epsilons = {name: total_epsilon(run) for name, run in runs.items()}
     methods = {name: str(run.settings["algorithm"]["name"]) for name, run in runs.items()}
     has_constraints = any(run.certificate.rows for run in runs.values())
@@ -62,7 +67,10 @@ def table(runs: Mapping[str, Run], data_differ: bool = False) -> str:
 def caption(runs: Mapping[str, Run], data_differ: bool = False) -> str:
     """Return how the figures were measured, and a sentence where the runs are of different problems."""
     text = "Measured over all sites at the returned model; stationarity is 0 at an optimum; time is without compiling."
-    if not all(run.converged for run in runs.values()):
+    if sweep.has_repetitions(runs):
+        text = "Mean ± standard deviation over the seeds of a setting, measured over all sites at the returned model; "
+        text += "sent bytes and time are means, time without compiling."
+    elif not all(run.converged for run in runs.values()):
         text += "\n* ended before its stopping test was passed."
     if data_differ:
         text += "\nThese runs are about different data, so their objectives do not compare."
@@ -73,16 +81,24 @@ def caption(runs: Mapping[str, Run], data_differ: bool = False) -> str:
 
 
 def data_differ(folders: Iterable[Path]) -> bool:
-    """Return whether run directories, as far as they say, are about different rows or prepare them differently."""
-    problems = set()
+    """Return whether run directories, as far as they say, are about different rows or prepare them differently.
+
+    Where every setting was run with the same seeds, divisions that follow the seed are repetitions and no difference.
+    """
+    problems: dict[object, set[str]] = {}  # by seed
+    seeds: dict[str, list[object]] = {}  # by algorithm
     for folder in folders:
         try:
             record = json.loads((folder / "experiment.json").read_text(encoding="utf-8"))
             settings = record["settings"]
         except (OSError, ValueError, KeyError, TypeError):
             continue  # a run that Python saved says nothing about its data
-        problems.add(repr([settings.get(part) for part in ("data", "partition", "preprocess")] + [record.get("sites")]))
-    return len(problems) > 1
+        parts = [settings.get(part) for part in ("data", "partition", "preprocess")]
+        problems.setdefault(settings.get("seed"), set()).add(repr([*parts, record.get("sites")]))
+        seeds.setdefault(repr(settings.get("algorithm")), []).append(settings.get("seed"))
+    if len({tuple(sorted(map(str, own))) for own in seeds.values()}) > 1:
+        return len(set().union(*problems.values())) > 1
+    return any(len(of_seed) > 1 for of_seed in problems.values())
 
 
 def summary(runs: Mapping[str, Run]) -> list[Json]:

@@ -30,6 +30,7 @@ from foedus.privacy.releasing import sound_noise
 from foedus.protocol.algorithm import name_of
 from foedus.runtime.run import Run
 from foedus.statistics import umbrella
+from foedus.statistics.sandwich import LEVERED
 
 EXPERIMENT, RESULT = "experiment.toml", "result"
 PATIENCE = ("minimum", "norm", "factor", "offences")  # settings of [run] runtime that have a meaning without a clock
@@ -73,17 +74,19 @@ def exchanges_of(request: Request[Plan]) -> Exchanges:
     squares = plan.settings["preprocess"]["scale"] == "standard" and (plan.noise is not None or plan.secure)
     sums = 1 + squares + plan.counts_rows
     decisions = len(plan.holdout.rates) * (umbrella.MOST_PROPOSALS + 1)
+    levered = plan.summary in LEVERED  # such errors are asked for twice
     if not plan.secure:
-        with_plan = sums > 0 and plan.sketch is not None  # then the first sums are asked for with the plan itself
-        return Exchanges(1 + sums - with_plan, plan.max_rounds, 1 + decisions)
+        with_plan = plan.sketch is not None  # then the first sums are asked for with the plan itself
+        return Exchanges(1 + sums - with_plan, plan.max_rounds, 1 + levered + decisions)
     # a table's keys need an exchange and their roster travels with the first vectors; the keys of the rounds travel
     # with the total of the last sum, and their roster with the first vectors
     verified = plan.verified(count_of_sites)
     values = bool(plan.roles.classification or plan.roles.group)
     before = 1 + 1 + PASSES * (sums + values) + 1
     is_private = sound_noise(plan.algorithm(count_of_sites)) is not None
-    questions = (not is_private) + plan.holdout.evaluates
-    return Exchanges(before, plan.max_rounds, PASSES * (questions + decisions) + verified, PASSES)
+    certificate = 0 if is_private else 1 + (plan.summary is not None) + levered
+    questions = certificate + plan.holdout.evaluates + decisions
+    return Exchanges(before, plan.max_rounds, PASSES * questions + verified, PASSES)
 
 
 def words_of(request: Request[Plan], title: str) -> Json:

@@ -5,6 +5,7 @@ A list where one value is expected makes one run for each of its values; several
 
 import copy
 import re
+import sys
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -186,6 +187,8 @@ def load(path: Path, *, elsewhere: bool = False, text: str | None = None) -> Exp
         raw = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise FoedusError(f"{path} is not valid TOML: {error}.") from None
+    if (folder := str(path.parent.absolute())) not in sys.path:
+        sys.path.append(folder)  # an algorithm of one's own may be in a module beside the file
     try:
         settings = _read_settings(raw, elsewhere)
         name = settings["name"] or path.stem

@@ -149,9 +149,9 @@ class Folder:
 
 
 def _is_run(entry: Path) -> bool:
-    """Whether an entry is a run directory of a sweep, or a sweep's report; a single run may be put beside them."""
+    """Whether an entry is a run directory of a sweep, or a page of the sweep; a single run may be put beside them."""
     return (entry / "experiment.json").is_file() or (
-        entry.name == "report.html" and not (entry.parent / "run.json").exists()
+        entry.name in ("report.html", "summary.csv") and not (entry.parent / "run.json").exists()
     )
 
 

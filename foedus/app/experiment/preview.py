@@ -1,6 +1,6 @@
 """The preview of `foedus check`: what a run would do, without training; sites, classes, columns, messages, rounds."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -108,21 +108,20 @@ def sites_table(cohort: Cohort) -> Table:
 
 def columns_table(cohort: Cohort) -> Table:
     """Return the columns of the sites side by side: median and range, or the commonest word, and the missing share."""
-    head, rows = side_by_side(cohort)
+    names = [*dict.fromkeys([*cohort.features, cohort.roles.label])]
+    more = len(names) - COLUMNS + 1 if len(names) > COLUMNS else 0
+    head, rows = side_by_side(cohort, names[: len(names) - more])
     table = Table(box=None, pad_edge=False, header_style="dim")
     for place, title in enumerate(head):
         table.add_column(Text(title), overflow="fold", no_wrap=place == 0)
-    if len(rows) > COLUMNS:
-        more = len(rows) - COLUMNS + 1
-        rows = [*rows[:-more], [f"… {more} more", *[""] * (len(head) - 1)]]
+    rows += [[f"… {more} more", *[""] * (len(head) - 1)]] if more else []
     for row in rows:
         table.add_row(*map(Text, row))
     return table
 
 
-def side_by_side(cohort: Cohort, most: int = 4) -> tuple[list[str], list[list[str]]]:
-    """Return head and rows of a table of the columns at each site; of many sites, the least and the greatest."""
-    names = dict.fromkeys([*cohort.features, cohort.roles.label])
+def side_by_side(cohort: Cohort, names: Sequence[str], most: int = 4) -> tuple[list[str], list[list[str]]]:
+    """Return head and rows of a table of some columns at each site; of many sites, the least and the greatest."""
     few = len(cohort.tables) <= most
     head = ["column", *cohort.tables] if few else ["column", "least at", "", "most at", ""]
     rows = []

@@ -26,12 +26,13 @@ LOG_SPAN = 30  # positive values with a larger ratio are drawn on a logarithmic 
 
 @dataclass(frozen=True)
 class ChartSeries:
-    """One line of a chart: a name, its values by round, the bytes sent up to each round, and its colour."""
+    """One line of a chart: a name, its values by round, the bytes sent up to each round, its colour, and a band."""
 
     name: str
     y: np.ndarray
     bytes_sent: np.ndarray
     colour: int = 0
+    band: tuple[np.ndarray, np.ndarray] | None = None  # the lower and the upper end, where the line is a mean
 
     @property
     def rounds(self) -> np.ndarray:
@@ -186,7 +187,7 @@ def labels(axis: Axis, text: Callable[[float], str], *, upward: bool = False, mo
 def line_chart(chart: Chart, by: str) -> Plot:
     """Return the drawing of a chart over rounds or over bytes sent."""
     selections = [(s, thin(s.y, chart.points)) for s in chart.series]
-    every = np.concatenate([s.y[i] for s, i in selections])
+    every = np.concatenate([ends[i] for s, i in selections for ends in (s.y, *(s.band or ()))])
     within = every[np.isfinite(every)]
     if chart.limit is not None and len(within) and (chart.log or chart.limit >= within.min()):
         every = np.append(every, chart.limit)
@@ -197,9 +198,15 @@ def line_chart(chart: Chart, by: str) -> Plot:
     horizontal = Axis(near, far if far > near else near + 1.0)
     lines = []
     for series, index in selections:
-        d = path(horizontal.place(over[series.name][index]), vertical.place(series.y[index]))
+        across = horizontal.place(over[series.name][index])
+        d = path(across, vertical.place(series.y[index]))
         if len(index) == 1 and d:
             d += "h.01"  # a single round is a dot
+        if series.band is not None:
+            low, high = (vertical.place(end[index]) for end in series.band)
+            there = np.isfinite(low) & np.isfinite(high)
+            around = path(np.append(across[there], across[there][::-1]), np.append(low[there], high[there][::-1]))
+            lines.insert(0, (f"band c{series.colour}", series.name, f"{around}Z" if around else ""))
         lines.append((f"line c{series.colour}", series.name, d))
     limit = ""
     if chart.limit is not None and vertical.low <= chart.limit <= vertical.high:
@@ -241,6 +248,7 @@ def data_of(chart: Chart) -> Json:
                 "r": (index + 1).tolist(),
                 "b": s.bytes_sent[index].tolist(),
                 "y": [_digits(v) for v in s.y[index].tolist()],
+                **({} if s.band is None else {"band": [[_digits(v) for v in e[index].tolist()] for e in s.band]}),
             }
         )
     return {"key": chart.key, "log": chart.log, "limit": chart.limit, "series": series}

@@ -125,12 +125,14 @@ def _caps(evaluation: Evaluation) -> tuple[str, ...]:
             f"{where}, above the cap of {_value(worst, worst.cap)}{list_of_sites}."
         )
     if by["open"]:
-        over, held = sum(t.figure.value > t.cap for t in by["open"]), len(by["holds"])
-        verb = "is shown to hold" if held == 1 else "are shown to hold"
+        over, sure, unsure = sum(t.figure.value > t.cap for t in by["open"]), len(by["holds"]), len(by["open"])
+        what = "The constraint" if len(terms) == 1 else f"{unsure} of {len(terms)} constraints"
+        what = f"None of the {len(terms)} constraints" if unsure == len(terms) > 1 else what
+        verb = "holds" if sure == 1 else "hold"
+        can = "can" if what.startswith("None") else "cannot"
         texts.append(
-            f"{held or 'None'} of {count(len(terms), 'constraint')} {verb if held else 'is shown to hold'} there with "
-            f"95 % confidence; for {len(by['open'])} there are too few rows to tell ({over} measured above the cap, "
-            f"{len(by['open']) - over} below it)."
+            f"{what} {can} be confirmed on these rows, which are too few to tell ({over} measured above the cap, "
+            f"{unsure - over} below it)" + (f"; {sure} {verb} with 95 % confidence" if sure else "") + "."
         )
     return tuple(texts)
 
@@ -317,7 +319,9 @@ def _tenths(tenths: Sequence[Tenth]) -> Plot | None:
         return None
     dots, d = [], ""
     for t in tenths:
-        words = f"predicted {percent(t.predicted)}, observed {percent(t.observed.value)} of {t.observed.rows} rows"
+        words = (
+            f"predicted {percent(t.predicted)}, observed {percent(t.observed.value)} of {count(t.observed.rows, 'row')}"
+        )
         d += path(np.array([t.predicted, t.predicted]), np.array([t.observed.low, t.observed.high]))
         dots.append(("dot c0", words, 100 * t.predicted, 100 * (1 - t.observed.value)))
     words = "; ".join(f"{percent(t.predicted)} predicted, {percent(t.observed.value)} observed" for t in tenths)

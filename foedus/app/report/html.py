@@ -8,9 +8,9 @@ from typing import TypeAlias
 
 from markupsafe import Markup
 
-from foedus.app.report import charts, cohort, evidence, sections, sites, tradeoff, words
+from foedus.app.report import charts, cohort, evidence, sections, sites, sweep, tradeoff, words
 from foedus.app.report.charts import Chart
-from foedus.app.report.render import render
+from foedus.app.report.render import piece, render
 from foedus.base.errors import FoedusError
 from foedus.base.files import Json, write_whole
 from foedus.base.quantities import count, number, size
@@ -79,7 +79,12 @@ def page(runs: Mapping[str, Run], request: Json, pulse: str | None = None) -> st
     """Return the whole page; one with a `pulse` follows a running job."""
     alike = tradeoff.one_problem(runs) and not request.get("data_differ")
     page_charts = sections.charts_of(runs, alike)
-    if len(runs) == 1:
+    if sweep.has_repetitions(runs):
+        title = str(request.get("title") or "Comparison of " + words.join_names(list(runs)))
+        page_charts = sweep.curves(page_charts, runs)
+        verdict, parts = _sweep(runs, request, page_charts, alike)
+        tiles, warnings = [], [*sweep.warnings(runs), *map(str, request.get("warnings", ()))]
+    elif len(runs) == 1:
         ((name, run),) = runs.items()
         title, verdict, tiles, warnings, parts = _one(name, run, request, page_charts)
     else:
@@ -134,7 +139,9 @@ def _one(
     tightest, silent = words.worst(run), run.certificate.silent
     tiles = evidence.tiles(run)
     if tightest is not None:
-        tiles.append(("Tightest in training", number(tightest.slack), f"slack at {tightest.site}"))
+        at_the_cap = abs(tightest.slack) <= run.certificate.eps2
+        where = f"slack at {tightest.site}" if not at_the_cap else tightest.site
+        tiles.append(("Tightest in training", "at its cap" if at_the_cap else number(tightest.slack), where))
     worst_case = getattr(run, "worst_case", None)
     if worst_case is not None:
         tiles.append(("Worst case", number(worst_case.value), worst_case.optimality))
@@ -163,6 +170,30 @@ def _one(
     return title, verdict, tiles, warnings, parts
 
 
+def _sweep(
+    runs: Mapping[str, Run], request: Json, page_charts: list[Chart], alike: bool
+) -> tuple[words.Verdict, list[Section]]:
+    """Return verdict and sections of a page on settings that were run with several seeds."""
+    data_differ = bool(request.get("data_differ"))
+    cap_curves = [] if data_differ else tradeoff.curves(runs)
+    names = [setting.name for setting in sweep.settings_of(runs)]
+    parts = [
+        ("summary", "Summary", sweep.summary_table(runs)),
+        ("convergence", "Convergence", sections.convergence(page_charts, names)),
+        ("tradeoff", "Trade-off", tradeoff.section(cap_curves)),
+        ("asked", "Problem", sections.request_section(list(runs.values()), request)),
+        ("runs", "Runs", piece("folded", f"Each of the {number(len(runs))} runs", sections.table_of_runs(runs))),
+        ("terms", "Constraints by site", _details("Each constraint at each site", sites.dots(runs))),
+        ("settings", "Settings", piece("folded", "What differs between the runs", sections.differences(runs))),
+        ("words", "Glossary", sections.glossary(list(runs.values()))),
+    ]
+    return sweep.verdict(runs, alike, data_differ), parts
+
+
+def _details(summary: str, content: Markup) -> Markup:
+    return piece("folded", summary, content) if content else content
+
+
 def _several(runs: Mapping[str, Run], request: Json, page_charts: list[Chart]) -> tuple[words.Verdict, list[Section]]:
     successes = {name: run for name, run in runs.items() if words.verdict(run).level == "good"}
     usable = {name: run for name, run in (successes or runs).items() if math.isfinite(run.objective)} or dict(runs)
@@ -170,7 +201,9 @@ def _several(runs: Mapping[str, Run], request: Json, page_charts: list[Chart]) -
     fewest = min(usable, key=lambda name: usable[name].traffic.up + usable[name].traffic.down)
     with_terms = any(run.certificate.rows or run.certificate.counts for run in runs.values())
     success = "is certified" if with_terms else "reached its stopping test"
-    first = f"{len(successes)} of {len(runs)} runs {'certified' if with_terms else 'reached their stopping test'}."
+    first = (
+        f"{len(successes)} of {count(len(runs), 'run')} {'certified' if with_terms else 'reached their stopping test'}."
+    )
     sentence = (
         f"The smallest objective among {'those' if successes else 'them'} is {number(runs[best].objective)}, by {best}"
     )

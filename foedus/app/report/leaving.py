@@ -61,7 +61,12 @@ def figures_in(header: dict, name: str = "") -> Iterator[tuple[str, str]]:
 
 
 def _text(value: object) -> str:
-    return number(value) if isinstance(value, int | float) and not isinstance(value, bool) else str(value)
+    return _figure(value) if isinstance(value, int | float) and not isinstance(value, bool) else str(value)
+
+
+def _figure(value: float) -> str:
+    """A number as it leaves, to six digits."""
+    return number(value) if isinstance(value, int) else f"{value:.6g}".replace("-", "−")
 
 
 def how(one: Leaving) -> str:
@@ -74,7 +79,7 @@ def how(one: Leaving) -> str:
 
 def _numbers(array: np.ndarray, most: int) -> str:
     flat = np.ravel(array)
-    first = ", ".join(number(float(value)) for value in itertools.islice(flat, most))
+    first = ", ".join(_figure(float(value)) for value in itertools.islice(flat, most))
     return first + (f", and {number(flat.size - most)} more" if flat.size > most else "")
 
 

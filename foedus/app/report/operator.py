@@ -3,6 +3,8 @@
 import math
 import threading
 import time
+from collections import Counter
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -86,6 +88,10 @@ class FederationShow:
         scene = self.scene
         return render(scene, f"{scene.time:.3f}")
 
+    def metrics(self) -> str:
+        """Return the figures of the page for Prometheus."""
+        return metrics(self.scene)
+
 
 def render(scene: Scene, pulse: str | None = None) -> str:
     """Return the page of a scene; one with a `pulse` follows the federation."""
@@ -117,6 +123,55 @@ def render(scene: Scene, pulse: str | None = None) -> str:
         page_charts=charts,
         pulse=pulse,
     )
+
+
+def metrics(scene: Scene) -> str:
+    """Return the figures of a scene in Prometheus' text format; none of them is about a row."""
+    lines: list[str] = []
+
+    def gauge(name: str, what: str, values: Mapping[str, float]) -> None:
+        lines.append(f"# HELP foedus_{name} {what}")
+        lines.append(f"# TYPE foedus_{name} gauge")
+        lines.extend(f"foedus_{name}{labels} {value:.10g}" for labels, value in values.items())
+
+    gauge("server_up", "Whether the server answers.", {"": float(not scene.trouble)})
+    gauge("sites_connected", "Sites that are connected to the server.", {"": len(scene.sites)})
+    states = Counter(job.state for job in scene.jobs)
+    gauge("jobs", "Jobs at the server, by state.", {_labels(state=state): n for state, n in sorted(states.items())})
+    names = [_labels(run=run["run"]) for run in scene.runs]
+    for name, what, figure in FIGURES:
+        gauge(name, what, {label: figure(run) for label, run in zip(names, scene.runs, strict=True)})
+    each = [(run, site, sight) for run in scene.runs for site, sight in run["sites"].items()]
+    for name, what in OF_A_SITE.items():
+        values = {_labels(run=run["run"], site=site): sight.get(name) for run, site, sight in each}
+        gauge(f"site_{name}", what, {label: value for label, value in values.items() if value is not None})
+    return "\n".join(lines) + "\n"
+
+
+FIGURES: tuple[tuple[str, str, Callable[[Json], float]], ...] = (
+    ("run_rounds", "Rounds played so far.", lambda run: run["rounds"]),
+    ("run_rounds_limit", "The most rounds of the run.", lambda run: run["max_rounds"]),
+    ("run_stage_seconds", "Seconds in the present stage.", lambda run: run["stage_seconds"]),
+    ("run_sites_waited_for", "Sites that the run waits for.", lambda run: len(run["waiting"])),
+    ("run_refusals", "Replies that were not accepted.", lambda run: run["refusal_count"]),
+    ("run_bytes_up", "Bytes that the sites have sent in rounds.", lambda run: run["record"].get("total_up", 0)),
+    ("run_bytes_down", "Bytes that were sent to the sites in rounds.", lambda run: run["record"].get("total_down", 0)),
+)
+OF_A_SITE = {
+    "replies": "Replies of a site in a run.",
+    "faults": "Replies of a site that were lost or refused.",
+    "age": "Seconds since the last reply of a site.",
+    "releases": "Releases under its privacy budget, as the site says.",
+}
+
+
+def _labels(**labels: str) -> str:
+    """Labels as Prometheus reads them; what a name holds cannot end one."""
+    texts = {name: str(text).translate(ESCAPES) for name, text in labels.items()}
+    return "{" + ",".join(f'{name}="{text}"' for name, text in texts.items()) + "}"
+
+
+ESCAPES = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n"})
 
 
 def waits_for(run: Json) -> str:
@@ -154,14 +209,14 @@ def sites_table(run: Json, connected_sites: list[str]) -> Markup:
         cells = [
             state,
             "–" if age is None else f"{duration(age)} ago",
-            "–" if seconds is None else f"{seconds:.3g}",
+            "–" if seconds is None else duration(seconds),
             size(sight.get("bytes", 0)),
             number(sight.get("replies", 0)),
             number(sight.get("faults", 0)),
             "–" if releases is None else number(releases),
         ]
         lines.append(Line(name, [*map(Cell, cells)]))
-    heads = columns("State", "Last reply", "Seconds a round", "Bytes", "Replies", "Faults", "Releases", kind="t")
+    heads = columns("State", "Last reply", "Time of a round", "Bytes", "Replies", "Faults", "Releases", kind="t")
     note = "Releases are those that a site says it has made under its privacy budget; its own ledger stays there."
     return table([Column("Site", ""), *heads], lines, "") + piece("note", note)
 

@@ -103,7 +103,7 @@ def _participation(who: Json) -> str:
     if who.get("name") == "Schedule":
         return "by a plan that was given" + losses
     share = float(who.get("fraction", 1.0))
-    every = f", each at least once in {who['every']} rounds" if "every" in who else ""
+    every = f", each at least once in {count(int(who['every']), 'round')}" if "every" in who else ""
     return ("all in every round" if share == 1 else f"{100 * share:g} % in each round, drawn anew{every}") + losses
 
 

@@ -7,7 +7,7 @@ from markupsafe import Markup
 from foedus.app.report import html, words
 from foedus.app.report.render import Cell, Column, Line, columns, piece, table
 from foedus.base.files import Json
-from foedus.base.quantities import number, size
+from foedus.base.quantities import count, number, size
 from foedus.federation.gate import MessageLog
 from foedus.federation.plan import AcceptedPlans
 from foedus.federation.policy import SITE_FILE, SiteFile
@@ -31,10 +31,10 @@ def page(kit: Path, records: Path) -> str:
         what = "Every constraint holds here" if last["rows"] else "A model was measured here"
         verdict = words.Verdict("good", what, (f"In run {last['run']}, the last one, at this site.",))
     total = ledger.total(policy.max_delta)
-    remark = f"in {number(len(ledger.lines))} releases, δ = {policy.max_delta:g}; runs without noise are not in it"
+    remark = f"in {count(len(ledger.lines), 'release')}, δ = {policy.max_delta:g}; runs without noise are not in it"
     tiles = [
         ("Runs", number(len(runs)), "that ended with a measurement"),
-        ("Sent", size(sum(int(line["bytes"]) for line in messages)), f"in {number(len(messages))} messages"),
+        ("Sent", size(sum(int(line["bytes"]) for line in messages)), f"in {count(len(messages), 'message')}"),
         ("Privacy spent", f"ε = {total:.3g}", remark),
     ]
     parts = [("plans", "Plans that were accepted here", _plans(AcceptedPlans(records).all()))]
@@ -47,10 +47,10 @@ def _plans(plans: list[Json]) -> Markup:
     """What this site has agreed to, and how much each plan tells of its rows where no noise covers them."""
     rows: list[tuple[str, ...]] = []
     for plan in plans:
-        told = plan["told"] or {}
+        limits = plan["limits"] or {}
         signed = name_in(plan["signed"]["certificate"]) if plan["signed"] else "nobody"
         figures = ("share", "least", "leverage")
-        cells = ("–" if told.get(name) is None else f"{told[name]:.3g}" for name in figures)
+        cells = ("–" if limits.get(name) is None else f"{limits[name]:.3g}" for name in figures)
         rows.append((plan["run"], plan["time"], signed, plan["plan"][:16], *cells))
     heads = ("Run", "Accepted", "Signed by", "Digest", "Share of numbers", "Fewest rows", "Largest leverage")
     return _table(heads, rows)
@@ -77,7 +77,7 @@ def _run(run: Json, messages: list[Json]) -> Markup:
             entry = sums.setdefault(str(line["purpose"]), [0, 0])
             entry[0] += 1
             entry[1] += int(line["bytes"])
-    totals = [(purpose, number(count), size(total)) for purpose, (count, total) in sums.items()]
+    totals = [(purpose, number(times), size(total)) for purpose, (times, total) in sums.items()]
     about = f"{run.get('algorithm', 'A run')} over {run.get('sites', '?')} sites, {run['time']} UTC."
     return piece(
         "site_run",

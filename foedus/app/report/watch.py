@@ -142,6 +142,8 @@ class Show(Protocol):
 
     def page(self) -> str: ...
 
+    def metrics(self) -> str: ...
+
 
 class FolderShow:
     """The show of a run folder."""
@@ -155,9 +157,12 @@ class FolderShow:
     def page(self) -> str:
         return render(self.folder, look(self.folder))
 
+    def metrics(self) -> str:
+        return f"# TYPE foedus_running gauge\nfoedus_running {int(look(self.folder).stage == 'running')}\n"
+
 
 class Page(BaseHTTPRequestHandler):
-    """The handler of requests: `/` is the page, and `/pulse` is a text that changes when the page does."""
+    """The handler of requests: `/` is the page, `/pulse` a text that changes with it, `/metrics` for Prometheus."""
 
     def __init__(self, show: Show, *args: object) -> None:
         self.show = show
@@ -168,14 +173,15 @@ class Page(BaseHTTPRequestHandler):
         host = (self.headers.get("Host") or "").rsplit(":", 1)[0]
         if host not in ("127.0.0.1", "localhost", "[::1]"):
             return self.answer(403, "this page is for this machine alone", "text/plain")
-        if self.path not in ("/", "/pulse"):
-            return self.answer(404, "there is only / and /pulse here", "text/plain")
+        texts = {"/": self.show.page, "/pulse": self.show.pulse, "/metrics": self.show.metrics}
+        if self.path not in texts:
+            return self.answer(404, "there is only /, /pulse and /metrics here", "text/plain")
         try:
-            text = self.show.pulse() if self.path == "/pulse" else self.show.page()
+            text = texts[self.path]()
         except (FoedusError, OSError) as error:  # a file that is being replaced, or a folder that is gone
             trouble = words.Verdict("bad", "Nothing to show", (str(error),), ("The page looks again by itself.",))
-            text = "trouble" if self.path == "/pulse" else html.assemble("trouble", trouble, pulse="")
-        return self.answer(200, text, "text/plain" if self.path == "/pulse" else "text/html")
+            text = html.assemble("trouble", trouble, pulse="") if self.path == "/" else "trouble"
+        return self.answer(200, text, "text/html" if self.path == "/" else "text/plain")
 
     def answer(self, status: int, text: str, kind: str) -> None:
         content = text.encode()

@@ -4,6 +4,7 @@ The page, the model card and the terminal use the same sentences, for a reader w
 """
 
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -32,6 +33,9 @@ def join_names(names: list[str], most: int = 4) -> str:
 
 
 NO_CONSTRAINTS = "No constraints were set."
+MORE_ROUNDS = "Allow more rounds."
+OR_AUTO = "Allow more rounds, or leave the algorithm to foedus (auto), which takes one that ends at the optimum."
+UNFINISHED = "The stopping test was not met"
 TINY = 1e-4  # of the objective: a smaller optimality gap is a footnote
 
 
@@ -158,9 +162,15 @@ def constrained(run: Run) -> bool:
     return bool(run.certificate.rows or run.certificate.counts or run.decision is not None)
 
 
+def reason(run: Run) -> str:
+    """Return why the run ended, without signs that only readers of the papers know, and without why the method."""
+    text = run.reason.replace("‖∇f‖²", "the squared length of the gradient").replace("<=", "≤")
+    return re.sub(r"; \w+ was chosen because [^;]*$", "", text)
+
+
 def verdict(run: Run) -> Verdict:
     """Return in words what came out of a run in training; `evidence.head` adds what new rows say."""
-    certificate, ending = run.certificate, _sentence(run.reason)
+    certificate, ending = run.certificate, _sentence(reason(run))
     if run.decision is not None and run.decision.trouble is not None:
         return Verdict("bad", "Not certified: no threshold does", (_sentence(run.decision.trouble), ending))
     if certificate.counts:
@@ -176,16 +186,9 @@ def verdict(run: Run) -> Verdict:
             "" if certificate.feasibility == 0 else f", to within {number(certificate.feasibility)}"
         )
         gap, footnotes = optimality(run)
-        optimal = (
-            f"It is optimal: no small change within the limits improves it by more than the tolerance, {number(eps1)}."
-        )
         exceptions = map(_sentence, certificate.exceptions())
-        return Verdict(
-            "good",
-            "Certified",
-            (*rates(run), f"{promise}.", *exceptions, *_price(run), optimal, *gap),
-            footnotes=footnotes,
-        )
+        sentences = (*rates(run), f"{promise}.", *exceptions, *_price(run), _of_small_changes(run), *gap)
+        return Verdict("good", "Certified", sentences, footnotes=footnotes)
     if not certificate.feasibility <= eps2:
         violations = [row for row in certificate.rows if not row.violation <= eps2]
         sites = list(dict.fromkeys(row.site for row in violations))
@@ -226,6 +229,18 @@ def verdict(run: Run) -> Verdict:
             ending,
         ),
         ("Allow more rounds, or go on from the checkpoint.",) if not run.converged else (),
+    )
+
+
+def _of_small_changes(run: Run) -> str:
+    """Return what is known of small changes of the model; "optimal" only where the curvature says a minimum."""
+    c = run.certificate
+    if c.kind == "minimum" and c.gap is not None and math.isfinite(c.gap):
+        better = "no small change within the limits improves it by more than the tolerance"
+        return f"It is optimal: {better}, {number(c.eps1)}."
+    return (
+        f"It meets the first-order conditions of optimality to within {number(c.eps1)}. Whether a change within the "
+        "limits improves it, these do not tell."
     )
 
 
@@ -322,7 +337,8 @@ def not_measured(run: Run) -> str:
 
 def _without_constraints(run: Run, ending: str) -> Verdict:
     none_set = "" if run.decision is not None else f"{NO_CONSTRAINTS} "
-    residual = f"At the returned model the largest entry of the gradient is {number(run.certificate.stationarity)}."
+    residual = f"At the returned model the largest entry of the gradient is {number(run.certificate.stationarity)}; "
+    residual += "0 would be exact."
     stress = getattr(run, "worst_case", None)
     if stress is not None:
         residual = f"After the worst shift of the data that was allowed for the loss is {number(stress.value)}; on the "
@@ -367,7 +383,7 @@ def _without_constraints(run: Run, ending: str) -> Verdict:
         "fair",
         "Stopped before converging",
         (f"{none_set}{ending}", residual),
-        ("Allow more rounds, or try an algorithm that ends at the optimum, such as FedGiA.",),
+        (MORE_ROUNDS if run.settings.get("algorithm", {}).get("name") == "InteriorPoint" else OR_AUTO,),
     )
 
 
@@ -425,7 +441,7 @@ def warnings(run: Run, present: np.ndarray | None = None) -> list[str]:
     if run.interrupted:
         remarks.append("The run was interrupted; the figures are those of the last model it had.")
     elif not run.converged:
-        remarks.append("The stopping test was not met: " + run.reason + ".")
+        remarks.append(f"{UNFINISHED}: {reason(run)}.")
     if "times its tolerance" in run.reason and run.converged:
         remarks.append(_sentence(run.reason))
     requests, replies = run.history.get("asked"), run.history.get("answered")

@@ -280,28 +280,28 @@ class CourierSite:
                 raise FoedusError(f"nothing was written: {'; '.join(answers.failures)}.")
             self._remember(one, session, answers, place)
             self.sessions[place] = one.exchange, session
-            written = self._write_out(place, one.exchange, Path(folder))
-            assert written is not None
-            return written
+            path = self._write_out(place, one.exchange, Path(folder))
+            assert path is not None
+            return path
 
     def _begin(self, one: CourierFile, place: Path) -> None:
         """Make the folder of a run, and note the site's name and certificate."""
         place.mkdir(parents=True, mode=0o700, exist_ok=True)
         if self.name is None:
             write_whole(self.home / NAME, json.dumps({"site": one.to}).encode(), private=True)
-        given, root = one.more.get("given", "").encode(), one.more["root"].encode()
-        if given and not self._certificate(one):
+        certificate, root = one.more.get("given", "").encode(), one.more["root"].encode()
+        if certificate and not self._certificate(one):
             statement, key = b"foedus courier: a certificate", self._key
-            is_ours = certificate_is_for(given, key)
-            if not (is_ours and is_signed_by(SITE, one.to, given, root, statement, key.sign(statement))):
+            is_ours = certificate_is_for(certificate, key)
+            if not (is_ours and is_signed_by(SITE, one.to, certificate, root, statement, key.sign(statement))):
                 raise FoedusError(f"the certificate in the file is not for the key of this site ({self.home / KEY}).")
-            write_whole(self._project(one) / CERTIFICATE, given, private=True)
+            write_whole(self._project(one) / CERTIFICATE, certificate, private=True)
             self.sessions.pop(place, None)  # it has signed with the bare key
 
     def _remember(self, one: CourierFile, session: SiteSession, answers: _Answers, place: Path) -> None:
         """Keep what the next answer needs, and then a copy of this one, by which it counts as given."""
-        kept, number = session.pause(), one.exchange
-        write_whole(place / f"session-{number:03d}.npz", kept, private=True)
+        state, number = session.pause(), one.exchange
+        write_whole(place / f"session-{number:03d}.npz", state, private=True)
         write_whole(place / f"in-{number:03d}.foedus", one.content, private=True)
         write_whole(place / f"out-{number:03d}.foedus", self._signed(one, answers).content, private=True)
         for path in place.glob("session-*.npz"):
@@ -337,21 +337,21 @@ class CourierSite:
         session = SiteSession(one.to, self.site_file, records, self.note, identity, root)
         place = self._place(one)
         if number := _answered(place):
-            kept = (place / f"session-{number:03d}.npz").read_bytes()
-            session.resume(_opening(place), kept)
+            state = (place / f"session-{number:03d}.npz").read_bytes()
+            session.resume(_opening(place), state)
         return session
 
     def _answers(self, session: SiteSession, one: CourierFile, records: Path, with_statement: bool = False) -> _Answers:
         """Answer the messages of a file, up to the first that is refused."""
         answers = _Answers()
-        seen: list[tuple[Json, Outgoing]] = []
-        session.watch = lambda header, out: seen.append((header, out))
+        outgoing: list[tuple[Json, Outgoing]] = []
+        session.watch = lambda header, out: outgoing.append((header, out))
         try:
             for message in one.messages:
                 self._check_plan(message, one)
                 if with_statement and message.header["ask"] in STATES_THE_RUN:
                     answers.statement += self._statement(session, message, records)
-                seen.clear()
+                outgoing.clear()
                 reply = session.answer(message.content)
                 header, payload = packing.unseal(reply)
                 if header["code"] == "waiting":  # whoever lets this file be answered has seen what it states
@@ -361,7 +361,7 @@ class CourierSite:
                 if header["code"] in HERE_ALONE:
                     answers.failures.append(str(header["sentence"]))
                     break
-                out = seen[-1][1] if seen else None
+                out = outgoing[-1][1] if outgoing else None
                 answers.messages.append(Message(reply, _arrays_of(payload, out)))
                 if header["code"] != "ok":
                     answers.refusals.append(f"{message.header['ask']}: {header['sentence']}")
@@ -436,8 +436,8 @@ def _opening(place: Path) -> list[bytes]:
     messages: list[bytes] = []
     for path in sorted(place.glob("out-*.foedus")):
         question = place / path.name.replace("out-", "in-")
-        asked, replied = (CourierFile.read(one.read_bytes()).messages for one in (question, path))
-        for message, reply in zip(asked, replied, strict=False):
+        questions, replies = (CourierFile.read(one.read_bytes()).messages for one in (question, path))
+        for message, reply in zip(questions, replies, strict=False):
             if message.header["ask"] in OPENING and reply.header["code"] == "ok":
                 messages.append(message.content)
     return messages

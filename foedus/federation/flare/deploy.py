@@ -66,6 +66,7 @@ RUN useradd --uid {uid} --create-home --shell /usr/sbin/nologin {user} && python
  && /opt/foedus/bin/pip install --no-cache-dir "$FOEDUS"
 ENV PATH=/opt/foedus/bin:$PATH JAX_PLATFORMS=cpu FOEDUS_CACHE=off
 USER {uid}:{uid}
+HEALTHCHECK --interval=30s --timeout=20s --start-period=60s CMD ["foedus", "party", "health", "/kit"]
 ENTRYPOINT ["foedus"]
 CMD ["party", "run", "/kit"]
 """

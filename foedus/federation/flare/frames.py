@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from foedus.federation.flare.patches import NOTE, limit_frames
+from foedus.federation.flare.processes import end_with_supervisor
 
 OWN = 2**24 + 2**20  # bytes: FLARE's own messages, and headers of ours, take far fewer
 HEADERS = 2**16  # bytes: what FLARE's headers take at the most
@@ -70,6 +71,7 @@ def _policy_of(kit: Path) -> int:
 def main() -> None:
     """Run the party of a kit: its role, then FLARE's own arguments."""
     role = sys.argv.pop(1)
+    end_with_supervisor()
     limit_frames(Limit(Path(sys.argv[sys.argv.index("-m") + 1])))
     runpy.run_module(f"nvflare.private.fed.app.{role}.{role}_train", run_name="__main__", alter_sys=True)
 

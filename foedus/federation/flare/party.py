@@ -4,12 +4,16 @@
     foedus party start KIT    in the background
     foedus party stop KIT     without a question; the processes of its jobs end with it
 
-A party that crashes is started again; one that crashes five times within a minute each is given up, with the reason in
-`out.log`. FLARE starts a process for each job, in a session of its own: these carry a mark, by which they are found.
+A party whose supervisor is killed ends by itself, and what is left of it is ended before the next one starts, so that
+there are never two. A party that crashes is started again; one that crashes five times within a minute each is given
+up, with the reason in `out.log`. FLARE starts a process for each job, in a session of its own: these carry a mark, by
+which they are found.
 """
 
 import json
 import os
+import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -18,17 +22,21 @@ from pathlib import Path
 
 from foedus.base.errors import FoedusError
 from foedus.base.files import Json, write_whole
+from foedus.base.quantities import count, duration
 from foedus.federation.flare import frames
 from foedus.federation.flare.certificates import warnings_of
 from foedus.federation.flare.kits import check_kit
+from foedus.federation.flare.processes import MARK, SUPERVISOR, alive, began, end_all, pids_with_mark
 from foedus.federation.names import RUNS
 
-MARK = "FOEDUS_PARTY"  # the variable that a party and the processes of its jobs carry
 RECORD = "party.json"  # in the party's own records: the process that looks after it
 LOG = "out.log"
 AGAIN_SECONDS = 5.0  # before a party that has crashed is started again
 SHORT_SECONDS, MOST_CRASHES = 60.0, 5  # so many lives in a row, each shorter than this, and it is given up
 STOP_SECONDS = 10.0  # for a process to end by itself
+JOB = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")  # what FLARE calls a job, and its folders
+MOST_JOBS, KEPT_SECONDS = 20, 86400.0  # jobs whose folders stay, and how long all of them do
+MOST_LOG, PRUNE_SECONDS = 2**24, 600.0  # bytes of out.log, and seconds between two looks
 
 
 def role_of(kit: Path) -> str:
@@ -51,9 +59,9 @@ def command_of(kit: Path) -> list[str]:
 
 
 def environment_of(mark: str) -> dict[str, str]:
-    """Return the environment of a party's process."""
+    """Return the environment of a party's process, which ends when this process ends."""
     own = {"MALLOC_ARENA_MAX": "2", "JAX_PLATFORMS": os.environ.get("JAX_PLATFORMS", "cpu"), MARK: mark}
-    return os.environ | own
+    return os.environ | own | {SUPERVISOR: str(os.getpid())}
 
 
 def begin(kit: Path, mark: str) -> subprocess.Popen[bytes]:
@@ -108,6 +116,7 @@ def run(kit: Path) -> None:
     for line in warnings_of(kit):
         print(line, file=sys.stderr, flush=True)
     write_whole(kit / RUNS / RECORD, json.dumps({"pid": os.getpid(), "began": began(os.getpid())}).encode())
+    end_all(str(kit))  # what is left of a party whose supervisor was killed
     signals: list[int] = []
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda number, frame: signals.append(number))
@@ -116,7 +125,11 @@ def run(kit: Path) -> None:
         while not signals:
             life = time.monotonic()
             process = begin(kit, str(kit))
+            prune_at = life
             while process.poll() is None and not signals:
+                if time.monotonic() >= prune_at:
+                    prune(kit)
+                    prune_at = time.monotonic() + PRUNE_SECONDS
                 time.sleep(0.2)
             if signals:
                 break
@@ -129,6 +142,57 @@ def run(kit: Path) -> None:
     finally:
         end_all(str(kit))
         (kit / RUNS / RECORD).unlink(missing_ok=True)
+
+
+def prune(kit: Path, now: float | None = None) -> list[Path]:
+    """Delete what FLARE keeps of old jobs, so that a party's disk does not fill up; return what was deleted.
+
+    The newest MOST_JOBS stay, what was touched within the last day, and jobs that a process of the party works on. A
+    party's own records are not among them.
+    """
+    now = time.time() if now is None else now
+    paths = []
+    for place in (kit, kit / "storage" / "jobs"):
+        jobs = [path for path in place.glob("*") if path.is_dir() and JOB.fullmatch(path.name)]
+        ages = {path: now - _time_of_change(path) for path in jobs}
+        old = [path for path in sorted(jobs, key=lambda path: ages[path])[MOST_JOBS:] if ages[path] > KEPT_SECONDS]
+        busy = _jobs_under_way(str(kit)) if old else set()
+        for path in old:
+            if path.name not in busy:
+                shutil.rmtree(path, ignore_errors=True)
+                paths.append(path)
+    if (log := kit / LOG).is_file() and log.stat().st_size > MOST_LOG:
+        with log.open("r+b") as file:  # the party's process goes on appending to the same file
+            file.seek(-MOST_LOG // 2, os.SEEK_END)
+            newest = file.read()
+            file.seek(0)
+            file.write(newest)
+            file.truncate()
+    return paths
+
+
+def _jobs_under_way(mark: str) -> set[str]:
+    """Return the jobs that the command lines of a party's processes name."""
+    import psutil
+
+    lines = []
+    for pid in pids_with_mark(mark):
+        try:
+            lines.append(" ".join(psutil.Process(pid).cmdline()))
+        except (psutil.NoSuchProcess, psutil.AccessDenied):
+            continue
+    return {match[0] for line in lines for match in JOB.finditer(line)}
+
+
+def _time_of_change(folder: Path) -> float:
+    """Return when anything in a folder was last changed."""
+    times = [folder.stat().st_mtime]
+    for path in folder.rglob("*"):
+        try:
+            times.append(path.lstat().st_mtime)
+        except OSError:
+            continue
+    return max(times)
 
 
 def start(kit: Path) -> int:
@@ -171,6 +235,20 @@ def stop(kit: Path) -> bool:
     return pid is not None or left
 
 
+def health(kit: Path) -> tuple[str, bool]:
+    """Return in a line whether a party runs, with its process and its supervisor, and since when."""
+    kit = kit.absolute()
+    role = role_of(kit)
+    pid = running(kit)
+    if pid is None:
+        return f"{role} is not running", False
+    processes = [one for one in pids_with_mark(str(kit)) if one != pid]
+    if not processes:
+        return f"{role} is being started again after a crash; {kit / LOG} says why", False
+    seconds = time.time() - min(began(one) for one in processes)
+    return f"{role} runs for {duration(seconds)} in {count(len(processes), 'process', 'processes')}", True
+
+
 def running(kit: Path) -> int | None:
     """Return the process that looks after the party of a kit, or None."""
     try:
@@ -181,55 +259,3 @@ def running(kit: Path) -> int | None:
 
 
 # --- processes ---
-
-
-def began(pid: int) -> float:
-    """Return when a process began, by which another process of the same number is told from it."""
-    import psutil
-
-    return psutil.Process(pid).create_time()
-
-
-def alive(record: Json | None) -> int | None:
-    """Return the id, if the process with this id is still the one that was started."""
-    import psutil
-
-    if not record:
-        return None
-    try:
-        process = psutil.Process(record["pid"])
-        same = abs(process.create_time() - record["began"]) < 1.0 and process.status() != psutil.STATUS_ZOMBIE
-        return record["pid"] if same else None
-    except psutil.NoSuchProcess:
-        return None
-
-
-def pids_with_mark(mark: str) -> list[int]:
-    """Return the processes that carry this party's mark in their environment."""
-    import psutil
-
-    pids = []
-    for process in psutil.process_iter():
-        try:
-            if process.environ().get(MARK) == mark and process.status() != psutil.STATUS_ZOMBIE:
-                pids.append(process.pid)
-        except (psutil.NoSuchProcess, psutil.AccessDenied, OSError):
-            continue
-    return pids
-
-
-def end_all(mark: str) -> bool:
-    """End all processes of a party; return whether there were any."""
-    had_any = False
-    for _ in range(50):
-        pids = [pid for pid in pids_with_mark(mark) if pid != os.getpid()]
-        if not pids:
-            break
-        had_any = True
-        for pid in pids:
-            try:
-                os.kill(pid, signal.SIGKILL)
-            except ProcessLookupError:
-                continue
-        time.sleep(0.05)
-    return had_any

@@ -16,7 +16,8 @@ from foedus.base.errors import FoedusError
 from foedus.base.files import Json, write_whole
 from foedus.federation.flare.console import Console, Unreachable
 from foedus.federation.flare.kits import Project, provision, require_nvflare, write_site_file
-from foedus.federation.flare.party import alive, began, begin, pids_with_mark
+from foedus.federation.flare.party import begin
+from foedus.federation.flare.processes import alive, began, pids_with_mark
 from foedus.federation.policy import SITE_FILE
 from foedus.federation.terms import digest_of
 

@@ -59,8 +59,8 @@ def secure(quick: bool) -> list[Measurement]:
     lines.append(Measurement("unmasking their sum at the server", best(last.total, 3)))
     for algorithm in (fd.FedAvg(k0=1, lr=0.01), fd.InteriorPoint()):
         what = f"a checked round of {name_of(algorithm)}, CPU of one of {CHECKED_SITES} sites, d = {CHECKED_DIM}"
-        masked = site_seconds(algorithm, is_checked=False)
-        extra = {"masked alone": f"{masked:.4f}"}
+        with_masks = site_seconds(algorithm, is_checked=False)
+        extra: dict[str, object] = {"masked alone": f"{with_masks:.4f}"}
         lines.append(Measurement(what, site_seconds(algorithm), "a second", 1.0, CPU, extra=extra))
     return lines + (loopback_rounds(quick) if find_spec("nvflare") is not None else [])
 
@@ -78,7 +78,7 @@ def site_seconds(algorithm: Algorithm, is_checked: bool = True, max_rounds: int 
         fit.problem, fit.algorithm, start, run="bench", sites=names, seed=0, max_rounds=max_rounds,
         participation=fd.Fraction(), secure=True, verify=is_checked,
     )  # fmt: skip
-    policy, spent = Policy(min_subset=1, verify=False), dict[str, list[float]]()
+    policy, seconds = Policy(min_subset=1, verify=False), dict[str, list[float]]()
     with tempfile.TemporaryDirectory(prefix="foedus-") as place:
         folder, sites = Path(place), {}
         for i, (name, identity) in enumerate(trial_identities(names).items()):
@@ -91,11 +91,11 @@ def site_seconds(algorithm: Algorithm, is_checked: bool = True, max_rounds: int 
             for name, message in messages.items():
                 tick = time.process_time()
                 replies[name] = sites[name].answer(message)
-                spent.setdefault(str(packing.unseal(message)[0]["ask"]), []).append(time.process_time() - tick)
+                seconds.setdefault(str(packing.unseal(message)[0]["ask"]), []).append(time.process_time() - tick)
             return replies
 
         ServerSession(order, folder / "server", ask, Patience(keep_every=float("inf"))).play()
-    return sum(float(np.median(spent[kind])) for kind in ("round", "reveal", "total") if kind in spent)
+    return sum(float(np.median(seconds[kind])) for kind in ("round", "reveal", "total") if kind in seconds)
 
 
 def _names(count: int) -> Iterable[str]:
@@ -121,8 +121,10 @@ def loopback_rounds(quick: bool) -> list[Measurement]:
                 paces[kind].append(float(np.median(result.pace[WARM_UP:])))
         finally:
             federation.down()
-    plain, masked, checked = (min(paces[kind]) for kind in kinds)
+    plain, with_masks, with_checks = (min(paces[kind]) for kind in kinds)
     return [
-        Measurement("a masked round over 5 real sites", masked, "a plain round", plain, limit=RATIO),
-        Measurement("a checked round over 5 real sites", checked, "a masked round", masked, limit=CHECKED_RATIO),
+        Measurement("a masked round over 5 real sites", with_masks, "a plain round", plain, limit=RATIO),
+        Measurement(
+            "a checked round over 5 real sites", with_checks, "a masked round", with_masks, limit=CHECKED_RATIO
+        ),
     ]

@@ -8,6 +8,7 @@ from pathlib import Path
 from foedus.base.errors import FoedusError, did_you_mean
 from foedus_lab.benchmarks import (
     constrained,
+    courier,
     fairness,
     federation,
     files,
@@ -68,6 +69,9 @@ PARTS: dict[str, Part] = {
         ("pandas", "scikit-learn"),
     ),
     "federation": Part("a round over real sites on loopback", federation.rounds, ("nvflare",)),
+    "courier": Part(
+        "exchanges and bytes of runs by courier, beside requests over a network", courier.exchanges, ("cryptography",)
+    ),
     "secure": Part(
         "masked sums, and a round with them over real sites on loopback", secure.secure, ("nvflare", "cryptography")
     ),

@@ -5,43 +5,38 @@ experiments from their records, so a long series can be interrupted and goes on 
 """
 
 import base64
+import itertools
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from html import escape
 from pathlib import Path
 
+from markupsafe import Markup
+
+from foedus.app.report.html import assemble
+from foedus.app.report.render import Cell, Column, Line, columns, paragraphs, piece, table
+from foedus.app.report.words import Verdict
 from foedus.base.errors import FoedusError
 from foedus.base.files import write_whole
+from foedus.base.quantities import count, duration
 from foedus.runtime.run import versions
-from foedus_lab.papers.costs import COSTS, duration
+from foedus_lab.papers.costs import COSTS
 from foedus_lab.papers.experiment import Options, PaperExperiment
+from foedus_lab.papers.table import PaperTable
 
 PAGE = "reproduce.html"
 
-STYLE = """
-:root { color-scheme: light dark; --ink: #1c2430; --paper: #fcfcfa; --line: #d5d9de; --soft: #5b6673; }
-@media (prefers-color-scheme: dark) { :root { --ink: #e4e8ed; --paper: #14181d; --line: #39424d; --soft: #9aa6b3; } }
-body { font: 16px/1.55 system-ui, sans-serif; color: var(--ink); background: var(--paper); margin: 0 auto;
-  max-width: 72rem; padding: 2rem 1.2rem 4rem; }
-h1 { font-size: 1.7rem; } h2 { font-size: 1.2rem; margin-top: 2.5rem; }
-.soft { color: var(--soft); } a { color: inherit; }
-.wide { overflow-x: auto; border: 1px solid var(--line); border-radius: 6px; padding: .8rem 1rem; }
-pre { margin: 0; font-size: .8rem; line-height: 1.4; }
-img { display: block; max-width: 100%; background: #fff; border-radius: 6px; margin: 1rem 0; padding: .4rem; }
-table { border-collapse: collapse; } td, th { text-align: left; padding: .2rem 1rem .2rem 0; }
-td.number { text-align: right; font-variant-numeric: tabular-nums; }
-"""
+PICTURE = "display:block;max-width:100%;height:auto;margin:1rem 0;padding:.4rem;background:#fff;border-radius:8px"
 
 
 @dataclass(frozen=True)
 class Record:
-    """What one experiment did: what it printed, the pictures it wrote, its seconds, and why it was left out if so."""
+    """What one experiment did: lines and tables, the pictures it wrote, its seconds, and why it was left out if so."""
 
     name: str
     settings: dict[str, object]  # those that decide the figures; a record with others is not used again
-    text: str
+    output: list[str | PaperTable]
     pictures: list[str]
     seconds: float  # of the processor
     left_out: str | None
@@ -91,7 +86,7 @@ def reproduce_one(experiment: PaperExperiment, options: Options) -> None:
     options.echo(f"{experiment.name}: {experiment.title}{_forecast(experiment.name)}")
     began = time.process_time()
     experiment.run(options)
-    options.echo(f"{experiment.name} took {time.process_time() - began:.0f} processor seconds")
+    options.echo(f"{experiment.name} took {duration(time.process_time() - began)} of the processor")
 
 
 def _forecast(name: str) -> str:
@@ -109,48 +104,67 @@ def _record_path(name: str, options: Options) -> Path:
 def _finished(name: str, options: Options) -> Record | None:
     """The record of an experiment that was made with these settings and whose pictures are still there."""
     try:
-        record = Record(**json.loads(_record_path(name, options).read_text()))
-    except (OSError, ValueError, TypeError):  # none, or not one of this version's
+        content = json.loads(_record_path(name, options).read_text())
+        content["output"] = [one if isinstance(one, str) else PaperTable.from_json(one) for one in content["output"]]
+        record = Record(**content)
+    except (OSError, ValueError, TypeError, KeyError):  # none, or not one of this version's
         return None
     whole = record.left_out is None and all((options.out / picture).is_file() for picture in record.pictures)
     return record if whole and record.settings == _settings(options) else None
 
 
 def _play(experiment: PaperExperiment, options: Options, clock: Callable[[], float]) -> Record:
-    printed: list[str] = []
+    output: list[str | PaperTable] = []
     written: list[Path] = []
     began = clock()
     left_out = None
     try:
-        experiment.run(replace(options, echo=printed.append, written=written))
+        experiment.run(replace(options, echo=output.append, written=written))
     except FoedusError as error:
         left_out = str(error)
     pictures = [path.name for path in written if path.suffix == ".svg"]
-    lines = [line for line in printed if not line.startswith("written: ")]
-    return Record(experiment.name, _settings(options), "\n".join(lines), pictures, clock() - began, left_out)
+    output = [one for one in output if not (isinstance(one, str) and one.startswith("written: "))]
+    return Record(experiment.name, _settings(options), output, pictures, clock() - began, left_out)
 
 
 def _page(experiments: Mapping[str, PaperExperiment], records: Sequence[Record], options: Options) -> str:
-    size = "quick settings" if options.quick else "full settings"
+    successes = sum(record.left_out is None for record in records)
     software = ", ".join(f"{name} {number}" for name, number in versions().items())
-    rows = "".join(
-        f'<tr><td><a href="#{r.name}">{escape(r.name)}</a></td><td>{escape(experiments[r.name].title)}</td>'
-        f'<td class="number">{r.seconds:.0f} s</td><td class="number">{_full(r.name)}</td>'
-        f"<td>{escape(r.state)}</td></tr>"
-        for r in records
+    settings = "Quick settings, smaller than the papers'" if options.quick else "The papers' settings"
+    verdict = Verdict(
+        "good" if successes == len(experiments) else "fair",
+        "The papers' tables and figures, reproduced",
+        (
+            f"{len(records)} of {count(len(experiments), 'experiment')}, {successes} of them made.",
+            "Printed figures stand beside ours in every table.",
+        ),
+        footnotes=(f"{settings}, seed {options.seed}; {software}.",),
     )
-    return (
-        '<!doctype html><html lang="en"><head><meta charset="utf-8">'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>The papers, reproduced</title><style>{STYLE}</style></head><body>"
-        "<h1>The papers' tables and figures, reproduced</h1>"
-        f'<p class="soft">{len(records)} of {len(experiments)} experiments, {size}, seed {options.seed}; '
-        f"{escape(software)}. Printed figures stand beside ours in every table.</p>"
-        '<div class="wide"><table><tr><th>experiment</th><th></th><th>processor</th><th>in full</th><th></th>'
-        f"</tr>{rows}</table></div>"
-        + "".join(_section(experiments[r.name], r, options) for r in records)
-        + "</body></html>\n"
-    )
+    papers: dict[str, list[Record]] = {}
+    for record in records:
+        papers.setdefault(record.name.split("-")[0], []).append(record)
+    parts = [("contents", "Contents", _contents(experiments, records))]
+    for paper, own in papers.items():
+        title = experiments[own[0].name].title.split(",")[0]
+        parts.append((paper, title, Markup("").join(_section(experiments[r.name], r, options) for r in own)))
+    return assemble("The papers, reproduced", verdict, kicker="foedus reproduce all", parts=parts)
+
+
+def _contents(experiments: Mapping[str, PaperExperiment], records: Sequence[Record]) -> Markup:
+    lines = [
+        Line(
+            Markup('<a href="#{}">{}</a>').format(f"{record.name}-figures", record.name),
+            [
+                Cell(experiments[record.name].title),
+                Cell(duration(record.seconds), record.seconds),
+                Cell(_full(record.name)),
+                Cell(record.state),
+            ],
+        )
+        for record in records
+    ]
+    heads = [Column("Experiment", ""), Column("", "t"), *columns("Processor", "In full"), Column("", "t")]
+    return table(heads, lines, "evidence")
 
 
 def _full(name: str) -> str:
@@ -160,15 +174,24 @@ def _full(name: str) -> str:
     return duration(COSTS[name].full) + (", computed" if COSTS[name].part else "")
 
 
-def _section(experiment: PaperExperiment, record: Record, options: Options) -> str:
-    pictures = "".join(
-        f'<img alt="{escape(experiment.title)}" src="data:image/svg+xml;base64,{_base64(options.out / name)}">'
-        for name in record.pictures
-    )
-    text = f'<div class="wide"><pre>{escape(record.text)}</pre></div>' if record.text else ""
-    left_out = "" if record.left_out is None else f"<p>{escape(record.state)}</p>"
-    return f'<h2 id="{record.name}">{escape(experiment.title)}</h2>{left_out}{text}{pictures}'
+def _section(experiment: PaperExperiment, record: Record, options: Options) -> Markup:
+    """Return what an experiment left: its lines in one block, its tables, and its pictures."""
+    pieces = [Markup('<h3 id="{}">{}</h3>').format(f"{record.name}-figures", experiment.title)]
+    if record.left_out is not None:
+        pieces.append(paragraphs([record.state]))
+    for is_text, group in itertools.groupby(record.output, lambda one: isinstance(one, str)):
+        own = list(group)
+        pieces += [Markup("<pre>{}</pre>").format("\n".join(map(str, own)))] if is_text else map(_table, own)
+    for name in record.pictures:
+        picture = base64.b64encode((options.out / name).read_bytes()).decode()
+        image = Markup('<img alt="{}" style="{}" src="data:image/svg+xml;base64,{}">')
+        pieces.append(image.format(experiment.title, PICTURE, picture))
+    return Markup("").join(pieces)
 
 
-def _base64(path: Path) -> str:
-    return base64.b64encode(path.read_bytes()).decode()
+def _table(paper_table: str | PaperTable) -> Markup:
+    assert isinstance(paper_table, PaperTable)
+    lines = [Line(first, [*map(Cell, cells)]) for first, *cells in paper_table.rows]
+    heads = [Column(paper_table.columns[0], ""), *columns(*paper_table.columns[1:])]
+    notes = [piece("note", note) for note in paper_table.notes]
+    return paragraphs([paper_table.title]) + table(heads, lines, "evidence") + Markup("").join(notes)

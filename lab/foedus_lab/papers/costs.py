@@ -7,6 +7,8 @@ that was, and `part` names it.
 
 from dataclasses import dataclass
 
+from foedus.base.quantities import duration
+
 
 @dataclass(frozen=True)
 class Cost:
@@ -19,13 +21,6 @@ class Cost:
         """Return how long the full experiment takes, and how that is known."""
         how = f"computed from {self.part}" if self.part else "measured"
         return f"in full about {duration(self.full)} of a processor ({how})"
-
-
-def duration(seconds: float) -> str:
-    """Return seconds in words, in a unit that suits them."""
-    if seconds < 120:
-        return f"{seconds:.0f} seconds"
-    return f"{seconds / 60:.0f} minutes" if seconds < 7200 else f"{seconds / 3600:.1f} hours"
 
 
 COSTS: dict[str, Cost] = {

@@ -21,7 +21,7 @@ class Options:
     seed: int
     quick: bool
     out: Path
-    echo: Callable[[str], None]
+    echo: Callable[[object], None]  # a line, or a table, whose text is printed
     written: list[Path] = field(default_factory=list)  # the files that the experiment has written so far
 
     def instances(self, usual: int) -> int:

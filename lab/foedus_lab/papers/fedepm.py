@@ -111,7 +111,7 @@ def table_one(options: Options) -> None:
         rows.append((first, f"{line.k0}", line.algorithm, ours, ratios[0], paper_seconds, ratios[1]))
     columns = ("", "k0", "algorithm", "LCT ms", "ratio", "printed ms", "printed ratio")
     table = PaperTable("Table I: local compute time between two communications", columns, tuple(rows), NOTES)
-    options.echo(table.text())
+    options.echo(table)
     about = ", ".join(f"{name} {number}" for name, number in versions().items())
     options.keep("fedepm-table1.md", f"# Table I of the FedEPM paper\n\n{about}\n\n{table.markdown()}".encode())
     keep_rows(options, "fedepm-table1", [vars(line) for line in measurements])

@@ -144,7 +144,7 @@ def figure_three(options: Options) -> None:
                     for rule in RULES:
                         results += factors("fig3", m, k0, rule, trial, problem, hopeless)
     for table in _round_tables(results, sizes, steps, trials):
-        options.echo(table.text())
+        options.echo(table)
         options.keep(f"fedepm-fig3-m{table.title.split()[2].rstrip(',')}.md", table.markdown().encode())
     figure, panels = drawing.panels(4.0 * len(RULES), 3.2 * 2 * len(sizes), 2 * len(sizes), len(RULES))
     for row, (m, field, label) in zip(

@@ -211,7 +211,7 @@ def table_four(options: Options) -> None:
         mine = measure(example, options)
         table_rows += mine
         for table in tables(example, mine):
-            options.echo(table.text())
+            options.echo(table)
             page += [table.markdown()]
     absent = [f"{' and '.join(names)} left out: {why}" for why, names in missing.items()]
     notes = "\n".join(f"- {note}" for note in (*absent, *NOTES))

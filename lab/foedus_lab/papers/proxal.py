@@ -165,7 +165,7 @@ class Sheet:
             rows.append(row if row[0] != last else ("", *row[1:]))
             last = row[0]
         table = PaperTable(self.title, self.columns, tuple(rows), tuple(notes))
-        self.options.echo(table.text())
+        self.options.echo(table)
         software = ", ".join(f"{name} {number}" for name, number in versions().items())
         quick = ", quick" if self.options.quick else ""
         page = f"# {self.title}\n\nseed {self.options.seed}{quick}; {software}\n\n{table.markdown()}"

@@ -2,7 +2,9 @@
 
 import io
 import shutil
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -14,7 +16,13 @@ class PaperTable:
     rows: tuple[tuple[str, ...], ...]
     notes: tuple[str, ...] = ()
 
-    def text(self) -> str:
+    @classmethod
+    def from_json(cls, content: Mapping[str, Any]) -> "PaperTable":
+        """Return the table whose fields a JSON file has."""
+        rows = tuple(map(tuple, content["rows"]))
+        return cls(content["title"], tuple(content["columns"]), rows, tuple(content["notes"]))
+
+    def __str__(self) -> str:
         """Return the table as text for a terminal."""
         from rich import box
         from rich.console import Console

@@ -53,7 +53,7 @@
       shown().forEach(s => xs(s).forEach((x, i) => {
         var y = s.y[i];
         if (x < a || x > b || y === null || (chart.log && y <= 0)) return;
-        low = Math.min(low, y); high = Math.max(high, y);
+        (s.band || []).map(end => end[i]).filter(v => v !== null && (!chart.log || v > 0)).concat(y).forEach(v => { low = Math.min(low, v); high = Math.max(high, v); });
       }));
       if (low > high) return;
       var log = chart.log && high > low * 1.001;
@@ -61,6 +61,12 @@
       if (log) { var room = Math.max(Math.pow(high / low, 0.04), 1.05); low /= room; high *= room; }
       else { room = 0.06 * (high - low) || 0.05 * Math.abs(high) || 0.5; low = low < 0 || low - room > 0 ? low - room : 0; high += room; }
       var down = y => log ? 1 - (Math.log10(y > 0 ? y : low) - Math.log10(low)) / (Math.log10(high) - Math.log10(low)) : 1 - (y - low) / (high - low);
+      all(".band", svg).forEach(path => {
+        var s = chart.series.find(one => one.name === path.dataset.series), side = end => xs(s).flatMap((x, i) => end[i] === null ? [] : [
+          (WIDE * (x - a) / (b - a)).toFixed(1) + " " + (HIGH * Math.min(Math.max(down(end[i]), -9), 9)).toFixed(1)]);
+        path.classList.toggle("off", hidden.has(s.name));
+        path.setAttribute("d", "M" + side(s.band[0]).concat(side(s.band[1]).reverse()).join("L") + "Z");
+      });
       all(".line", svg).forEach(path => {
         var s = chart.series.find(one => one.name === path.dataset.series), d = "", pen = "M";
         path.classList.toggle("off", hidden.has(s.name));
