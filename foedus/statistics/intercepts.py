@@ -1,8 +1,7 @@
 """Intercepts of sites: fixed ones that never leave their site, and random ones.
 
 Fixed: a site finds its own intercept α_i(β) for the β that it is asked about, and sends its part of the likelihood with
-two derivatives in β, in which α_i is eliminated: XᵀDX − (XᵀD1)(1ᵀDX)/(1ᵀD1). Neither α_i nor the number of events
-leaves.
+two derivatives in β, in which α_i is eliminated: XᵀDX − (XᵀD1)(1ᵀDX)/(1ᵀD1). α_i and numbers of events never leave.
 
 Random, for numbers: y = Xβ + b_i + ε with b_i ~ N(0, τ²) and ε ~ N(0, σ²). For θ = τ²/σ² a site sends XᵀX − c ssᵀ and
 the like, where s = Σx and c = θ/(1 + nθ), with derivatives in θ; from the sums follow β, σ² and the slope of the
@@ -13,7 +12,7 @@ makes its integrand largest. A site sends its value with two derivatives in (β,
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -116,7 +115,10 @@ class Within(Question):
 
 def by_row(loss: Loss, z: np.ndarray, y: np.ndarray) -> list[np.ndarray]:
     """Return the loss of each row, two derivatives, the average second one, and the figures."""
-    of = lambda z, y: (loss.value(z, y), loss.slope(z, y), loss.bend(z, y), loss.information(z, y), loss.figures(z, y))  # noqa: E731
+
+    def of(z: Array, y: Array) -> tuple[Array, ...]:
+        return (loss.value(z, y), loss.slope(z, y), loss.bend(z, y), loss.information(z, y), loss.figures(z, y))
+
     return [np.asarray(part) for part in play(of, jnp.asarray(z), jnp.asarray(y))]
 
 
@@ -227,7 +229,7 @@ def mixed(sites: Sites, dim: int) -> Estimate:
     """Return the fit of y = Xβ + b_i + ε by REML: each θ that is tried takes one question."""
     from scipy.optimize import brentq
 
-    found: dict[float, tuple[float, Estimate]] = {}
+    fits: dict[float, tuple[float, Estimate]] = {}
 
     def rise(log_theta: float) -> float:
         rows, half, half_rise, b, c, log_det = sites.total(Mixed(math.exp(log_theta), dim))
@@ -240,7 +242,7 @@ def mixed(sites: Sites, dim: int) -> Estimate:
         value = -0.5 * (free * (math.log(2.0 * math.pi * sigma2) + 1.0) + log_det[0] + np.linalg.slogdet(A)[1])
         fit = Estimate(beta, sigma2 * inverse, 0, np.zeros(0), 0, int(rows), sigma2, theta * sigma2, float(value))
         gain = -0.5 * (free * slope / rest + float(log_det[1]) + float(np.trace(inverse @ A_rise)))
-        found[log_theta] = gain * theta, fit
+        fits[log_theta] = gain * theta, fit
         return gain * theta
 
     low, high = -4.0, 0.0
@@ -251,14 +253,12 @@ def mixed(sites: Sites, dim: int) -> Estimate:
     if low <= LEAST:  # sites differ by no more than chance
         best = low
     else:
-        best = float(np.asarray(brentq(lambda at: found[at][0] if at in found else rise(at), low, high, xtol=1e-10)))
-        if best not in found:
+        best = float(np.asarray(brentq(lambda at: fits[at][0] if at in fits else rise(at), low, high, xtol=1e-10)))
+        if best not in fits:
             rise(best)
-    own = found[best][1]
+    own = fits[best][1]
     tau2 = 0.0 if low <= LEAST else own.tau2
-    return Estimate(
-        own.beta, own.covariance, len(found), own.figures, 0, own.rows, own.sigma2, tau2, own.log_likelihood
-    )
+    return Estimate(own.beta, own.covariance, len(fits), own.figures, 0, own.rows, own.sigma2, tau2, own.log_likelihood)
 
 
 # --- random, for other families ---
@@ -316,7 +316,7 @@ class Laplace(Question):
         return len(data.y), float(value(at)), np.asarray(jax.grad(value)(at)), triangle(-second)
 
 
-def _mode(integrand, at: Array) -> Array:
+def _mode(integrand: Callable[[Array, Array], tuple[Array, Array, Array]], at: Array) -> Array:
     """The u at which the integrand is largest."""
     u = jnp.zeros(())
     for _ in range(STEPS):
