@@ -263,7 +263,8 @@ class Preprocessing:
     def to_json(self) -> Json:
         """Return the rules as a JSON object."""
         columns = [{"kind": "number" if isinstance(c, Number) else "category"} | vars(c) for c in self.columns]
-        return {"schema": SCHEMA} | {one.name: getattr(self, one.name) for one in fields(self)} | {"columns": columns}
+        own = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {"schema": SCHEMA} | own | {"columns": columns}
 
     @staticmethod
     def from_json(record: Json) -> "Preprocessing":
