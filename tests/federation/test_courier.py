@@ -255,20 +255,6 @@ def test_a_private_masked_model_by_courier_spends_what_was_stated_at_every_site(
     assert ward.exchanges <= exchanges_of(ward.plan.work).most
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(1200)
-def test_a_masked_model_under_a_cap_takes_the_exchanges_that_the_plan_has_said(tmp_path):
-    text = NEYMAN_PEARSON.replace("max_rounds = 10", "max_rounds = 12\nsecure = true")
-    ward = CourierWard(tmp_path, text, {"secure_min": 3}, fifth=True)
-    ward.restarts = ("harbour",)
-    result = ward.play()
-    assert result.conclusion.certificate.holds(1e-6, 1e-6)
-    said, unplayed = exchanges_of(ward.plan.work), 12 - len(result.history["phase"])
-    assert ward.exchanges == said.most - said.passes * unplayed
-    assert result.evaluation is not None
-    assert result.errors is not None
-
-
 # --- any system, and nothing of FLARE ---
 
 
