@@ -7,7 +7,7 @@ import pytest
 
 FOLDER = Path(__file__).parents[2] / "examples"
 EXAMPLES = sorted(FOLDER.glob("*.py"))
-# what a robust estimator's example prints is its worst case, and one without terms has none; the others' is a certificate
+# what a robust estimator's example prints is its worst case; the others' is a certificate, where there are terms
 ENDS = {
     "robust_classifier": "worst case:",
     "robust_regressor": "worst case:",
