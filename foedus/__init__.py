@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from foedus.runtime.run import Run, load, runs_to_frame
     from foedus.runtime.spread import Spread
     from foedus.statistics import evaluate
+    from foedus.statistics.describe import describe
     from foedus.statistics.survival.cox import cox
 
 __version__ = "0.2.0"
@@ -65,6 +66,7 @@ __all__ = [
     "constraints",
     "cox",
     "data",
+    "describe",
     "ens",
     "evaluate",
     "glm",
@@ -103,6 +105,7 @@ _HOMES = {
     "Spread": "runtime.spread",
     "check_algorithm": "app.check",
     "cox": "statistics.survival.cox",
+    "describe": "statistics.describe",
     "ens": "algorithms.ens",
     "evaluate": "statistics",
     "glm": "app.glm",

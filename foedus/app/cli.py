@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 
 from foedus.app.commands import courier, experiment, federation, site
+from foedus.app.commands.describe import describe
 from foedus.app.commands.experiment import INTERRUPTED
 from foedus.app.commands.report import card, report, summary, watch
 from foedus.base.errors import FoedusError
@@ -80,6 +81,7 @@ def demo(
 
 app.command()(experiment.init)
 app.command()(experiment.check)
+app.command()(describe)
 app.command()(experiment.run)
 app.command()(experiment.compare)
 app.command()(experiment.predict)

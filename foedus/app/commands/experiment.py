@@ -407,7 +407,7 @@ def check(
             first = first or setup
     except FoedusError:
         # something that looks wrong in the data may be the cause
-        if _print_doubts(console, _doubts_in(experiment) if results is None else results):
+        if print_doubts(console, looks_wrong(experiment) if results is None else results):
             console.print(f"'foedus check {file} --fix' writes the lines that are sure into the file.\n")
         raise
     assert first is not None
@@ -419,7 +419,7 @@ def check(
         state = folder.state()
     except FoedusError as error:
         state = f"is in the way: {error}"
-    count = _print_doubts(console, results)
+    count = print_doubts(console, results)
     fits = "it can be run, but look at these first" if count else "everything fits"
     if any(doubt.sure for doubt in results):
         console.print(f"'foedus check {file} --fix' writes the lines that are sure into the file.\n", soft_wrap=True)
@@ -446,7 +446,7 @@ def _fix(file: Path) -> None:
     typer.echo(f"\nWrote these lines into {file}.\n")
 
 
-def _doubts_in(experiment: "Experiment") -> "list[Doubt]":
+def looks_wrong(experiment: "Experiment") -> "list[Doubt]":
     """What looks wrong in the data of the first run; nothing where they cannot be read, which the caller says."""
     from foedus.app.experiment.fix import doubts_in
 
@@ -456,7 +456,7 @@ def _doubts_in(experiment: "Experiment") -> "list[Doubt]":
         return []
 
 
-def _print_doubts(console: "Console", results: "list[Doubt]") -> int:
+def print_doubts(console: "Console", results: "list[Doubt]") -> int:
     """Print what looks wrong in the data, and return how many things do."""
     if results:
         number = "1 thing looks" if len(results) == 1 else f"{len(results)} things look"
