@@ -25,9 +25,11 @@ from foedus.problem.losses import Loss
 from foedus.problem.problem import Problem
 from foedus.problem.terms import Constraint
 from foedus.runtime.run import Run
-from foedus.statistics.coefficients import Coefficient, CoefficientTable, coefficients, rise_of
+from foedus.statistics import intercepts
+from foedus.statistics.coefficients import Coefficient, CoefficientTable, coefficients, rise_of, table_from
 from foedus.statistics.formula import FormulaRows, learn
 from foedus.statistics.heterogeneity import Heterogeneity, heterogeneity
+from foedus.statistics.intercepts import SiteRows
 from foedus.statistics.sandwich import ERRORS
 from foedus.statistics.survival.rows import SiteTable, tables_of
 from foedus.statistics.survival.stratified import halves, reals, square, triangle, wholes
@@ -117,6 +119,52 @@ class GlmFit:
         return html_of(str(self))
 
 
+@dataclass(frozen=True)
+class InterceptFit:
+    """A fitted model with an intercept for each site; print it for its table.
+
+    Attributes:
+        table: the coefficients in units of the data.
+        formula: as it was stated.
+        family: with its link.
+        rows: of each site, that took part.
+        missing: rows of all sites that were left out because a value is missing.
+        rounds: the questions that it took.
+        silent: sites whose rows are all of one class, or without an event: with fixed intercepts they say nothing.
+        sigma2: the variance of a row; 1 where the family has none.
+        tau2: the variance of the sites' intercepts; None where they are fixed.
+        log_likelihood: restricted (REML) for gaussian rows, by Laplace's method for others; None for fixed intercepts.
+    """
+
+    table: CoefficientTable
+    formula: str
+    family: str
+    rows: Mapping[str, int]
+    missing: int
+    rounds: int
+    silent: int
+    sigma2: float
+    tau2: float | None
+    log_likelihood: float | None
+
+    def __getitem__(self, name: str) -> Coefficient:
+        return self.table[name]
+
+    def __str__(self) -> str:
+        rounds = count(self.rounds, "round")
+        kind = "fixed intercepts, which stay at the sites"
+        if self.tau2 is not None:
+            kind = f"random intercepts of variance {self.tau2:.4g}"
+        silent = f" {self.silent} sites say nothing about the coefficients." if self.silent else ""
+        head = f"{self.formula}: {self.family}, {kind}, over {len(self.rows)} sites in {rounds}.{silent}"
+        return f"{head}\n{self.table}"
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        return html_of(str(self))
+
+
 @dataclass(frozen=True, eq=False)
 class ColumnProducts(Question):
     """How many rows are there, and what do columns, less a centre, and their products add up to?
@@ -155,8 +203,10 @@ def glm(
     cluster: str | None = None,
     levels: Sequence[object] | None = None,
     constraints: Sequence[Constraint] = (),
+    site_intercepts: bool = False,
+    random: str | None = None,
     secure: bool = False,
-) -> GlmFit:
+) -> "GlmFit | InterceptFit":
     """Fit a generalised linear model over sites, equal to the fit on their pooled rows.
 
     Args:
@@ -175,10 +225,13 @@ def glm(
         levels: of the response of a multinomial or an ordinal model, in order: the first is what the others are
             compared with, or the lowest. In the order of numbers or of the alphabet when left out.
         constraints: caps on losses, as `fd.constraints.LossCap`.
+        site_intercepts: give each site an intercept of its own, which it finds itself and never sends.
+        random: "site": intercepts of sites from a normal distribution, by REML for gaussian rows, by Laplace's method
+            for others.
         secure: let sums over sites alone be seen.
 
-        (0.0328, 0.0196)
-        The fit: its table has coefficients, errors, tests and figures.
+    Returns:
+        The fit: its table has coefficients, errors, tests and figures. With intercepts of sites, an `InterceptFit`.
 
     Example:
         >>> import foedus as fd
@@ -189,6 +242,7 @@ def glm(
         (0.0328, 0.0196)
     """
     loss, link = _loss_of(family, link, alpha, power)
+    check("The 'random' of glm", random, choices=("site",), none=True)
     check("The 'errors' of glm", errors, choices=ERRORS)
     if (errors == "cluster") != (cluster is not None):
         raise FoedusError(
@@ -204,6 +258,7 @@ def glm(
     responses = (Design(formula).response,) if family in SEVERAL else ()
     design, here = learn(formula, tables_of(sites), more, secure, responses)
     rows: Mapping[str, FormulaRows] = here.data  # pyright: ignore[reportAssignmentType]
+    own_intercepts = site_intercepts or random is not None
     designs = {site: design.columns_of(own.columns) for site, own in rows.items()}
     names = next(iter(designs.values()))[1]
     if not names:
@@ -218,10 +273,20 @@ def glm(
         "formula": formula, "family": f"{family} ({link})", "rows": {site: len(own) for site, own in X.items()},
         "missing": sum(own.missing for own in rows.values()), "design": design, "clusters": codes,
     }  # fmt: skip
+    if family in SEVERAL and own_intercepts:
+        raise FoedusError(f"intercepts of sites are not known for a response of several classes ({family}).")
     if family in SEVERAL:
         fit = _several(family, design, rows, X, names, units, levels, constraints, secure, common)
         return replace(fit, table=fit.summary(errors))
     assert loss is not None
+    if own_intercepts:
+        plain = errors == "hessian" and weights is None and not constraints and family != "tweedie"
+        if not plain or (family == "negative_binomial" and alpha is None) or (site_intercepts and random is not None):
+            raise FoedusError(
+                "intercepts of sites go with errors='hessian', without weights and constraints, with a stated alpha, "
+                "and fixed or random, not both."
+            )
+        return _with_intercepts(loss, design, rows, X, names, units, random, secure, common)
     clients, start = {}, np.zeros(2)
     for site, own in rows.items():
         y = _response(design, own)
@@ -246,6 +311,44 @@ def glm(
 
     fit = fit_of(loss, w0) if family != "negative_binomial" or alpha is not None else _with_dispersion(fit_of, w0)
     return replace(fit, table=fit.summary(errors))
+
+
+def _with_intercepts(
+    loss: Loss, design: Design, rows: Mapping[str, FormulaRows], X: Mapping[str, np.ndarray], names: Sequence[str],
+    units: np.ndarray, random: str | None, secure: bool, common: Mapping[str, Any],
+) -> InterceptFit:  # fmt: skip
+    """The fit with an intercept for each site."""
+    keep = [j for j, name in enumerate(names) if random is not None or name != "(intercept)"]
+    if not keep:
+        raise FoedusError(f"the formula {common['formula']!r} has no column beside the intercepts of sites.")
+    data = {
+        site: SiteRows(
+            X[site][:, keep],
+            _response(design, own),
+            np.zeros(len(X[site])) if design.offset is None else design.evaluate(design.offset, own.columns),
+        )
+        for site, own in rows.items()
+    }
+    for site, own in data.items():
+        if wrong := loss.wrong_targets(own.y):
+            raise FoedusError(f"site {site!r}: the response is {wrong[0]:g}; {loss.name} expects {loss.expects}.")
+    sites, labels, T = Here(data, secure), [names[j] for j in keep], units[np.ix_(keep, keep)]
+    if random is None:
+        fit = intercepts.fixed(sites, loss, labels)
+    elif loss.quadratic:
+        fit = intercepts.mixed(sites, len(keep))
+        # the restricted likelihood depends on the units of columns
+        fit = replace(fit, log_likelihood=(fit.log_likelihood or 0.0) + float(np.linalg.slogdet(T)[1]))
+    else:
+        fit = intercepts.laplace(sites, loss, labels, np.zeros(len(keep)))
+    freedom = None
+    if loss.has_dispersion and random is None:
+        freedom = float(fit.rows - len(keep) - (len(data) - fit.silent))
+    table = table_from(labels, T @ fit.beta, T @ fit.covariance @ T.T, loss.ratio, freedom)
+    return InterceptFit(
+        table=table, formula=common["formula"], family=common["family"], rows=common["rows"], missing=common["missing"],
+        rounds=fit.rounds, silent=fit.silent, sigma2=fit.sigma2, tau2=fit.tau2, log_likelihood=fit.log_likelihood,
+    )  # fmt: skip
 
 
 def _several(

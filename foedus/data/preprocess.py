@@ -16,7 +16,7 @@ all, each is released with ε/k, which adds up to ε for that row. Which values 
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
 
@@ -263,7 +263,8 @@ class Preprocessing:
     def to_json(self) -> Json:
         """Return the rules as a JSON object."""
         columns = [{"kind": "number" if isinstance(c, Number) else "category"} | vars(c) for c in self.columns]
-        return {"schema": SCHEMA} | vars(self) | {"columns": columns}
+        own = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {"schema": SCHEMA} | own | {"columns": columns}
 
     @staticmethod
     def from_json(record: Json) -> "Preprocessing":

@@ -394,6 +394,16 @@ def check(terms: Terms, multipliers: Mapping[str, np.ndarray], errors: str = "he
     check_terms(terms, errors)
 
 
+def table_from(
+    names: Sequence[str], value: np.ndarray, covariance: np.ndarray, ratio: str, freedom: float | None
+) -> CoefficientTable:
+    """Return the table of coefficients whose covariance is known."""
+    errors = np.sqrt(np.diag(covariance)).tolist()
+    rows = tuple(_row(n, v, e, freedom) for n, v, e in zip(names, value.tolist(), errors, strict=True))
+    matrix = tuple(map(tuple, covariance.tolist()))
+    return CoefficientTable(rows, ratio, 0, (ASSUME["hessian"],), covariance=matrix, freedom=freedom)
+
+
 def _row(name: str, value: float, error: float, freedom: float | None) -> Coefficient:
     z = value / error
     if freedom is None:

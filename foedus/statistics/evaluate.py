@@ -11,6 +11,7 @@ from foedus.base.errors import FoedusError
 from foedus.base.files import Json
 from foedus.base.notebook import text_table
 from foedus.base.pytrees import PyTree
+from foedus.base.quantities import count
 from foedus.privacy.total import Local
 from foedus.problem.problem import Problem
 from foedus.problem.terms import Terms
@@ -84,7 +85,7 @@ class Evaluation:
     def __str__(self) -> str:
         unseen = "" if self.source == HELD_OUT else "; they count as unseen only if they took no part in training"
         kept = ", which took no part in training" if self.source == HELD_OUT else ""
-        head = f"on {self.source}{kept} ({self.total:,} rows){unseen}; intervals at 95 %"
+        head = f"on {self.source}{kept} ({count(self.total, 'row')}){unseen}; intervals at 95 %"
         lines = [head]
         for names in blocks_of(self.overall):
             lines += _text_table("site", self.everyone, names)
@@ -142,8 +143,8 @@ def _text_table(first: str, figures: Mapping[str, Mapping[str, Figure]], names: 
     """The lines of a table of figures with their intervals, one row a site or a group."""
     titles, rows = (first, "rows", *(_lower(TITLES[name][0]) for name in names)), []
     for name, own in figures.items():
-        count = own.get("accuracy", own.get("loss", NOTHING)).rows
-        rows.append((name, f"{count:,}", *(figure_text(n, own[n]) for n in names)))
+        total = own.get("accuracy", own.get("loss", NOTHING)).rows
+        rows.append((name, f"{total:,}", *(figure_text(n, own[n]) for n in names)))
     head, _, *others = text_table(titles, rows, left=range(len(titles)))
     return [head.rstrip(), *others]
 

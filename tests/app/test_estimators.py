@@ -326,6 +326,8 @@ def test_folds_of_a_cross_validation():
         pytest.param(fd.RobustClassifier(), id="RobustClassifier-hinge", marks=pytest.mark.slow),
         pytest.param(fd.RobustClassifier("logistic"), id="RobustClassifier-logistic", marks=pytest.mark.slow),
         pytest.param(fd.RobustRegressor(), id="RobustRegressor", marks=pytest.mark.slow),
+        pytest.param(fd.LogisticRegression(ridge=0.05), id="LogisticRegression", marks=pytest.mark.slow),
+        pytest.param(fd.LinearRegression(ridge=0.01), id="LinearRegression", marks=pytest.mark.slow),
     ],
 )
 @pytest.mark.filterwarnings("ignore:FairClassifier. no group was given:UserWarning")

@@ -8,11 +8,12 @@ import pytest
 FOLDER = Path(__file__).parents[2] / "examples"
 EXAMPLES = sorted(FOLDER.glob("*.py"))
 # what a robust estimator's example prints is its worst case; the others' is a certificate
-ENDS = {"robust_classifier": "worst case:", "robust_regressor": "worst case:"}
+SLOW = {"robust_classifier", "robust_regressor"}
+ENDS = dict.fromkeys(SLOW, "worst case:") | {"pooled_regressions": "pooled [-1.5399 -0.0265 -0.1322], 6 rounds"}
 
 
 @pytest.mark.parametrize(
-    "path", [pytest.param(p, marks=[pytest.mark.slow] if p.stem in ENDS else [], id=p.stem) for p in EXAMPLES]
+    "path", [pytest.param(p, marks=[pytest.mark.slow] if p.stem in SLOW else [], id=p.stem) for p in EXAMPLES]
 )
 def test_example_runs(path: Path, capsys: pytest.CaptureFixture[str]):
     runpy.run_path(str(path), run_name="__main__")

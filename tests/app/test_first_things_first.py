@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import re
 
 import numpy as np
 import pytest
@@ -185,3 +186,21 @@ def test_nobody_is_sent_to_the_algorithm_that_has_just_failed():
     assert "auto" in words.verdict(run).advice[0]
     interior = dataclasses.replace(run, settings=run.settings | {"algorithm": {"name": "InteriorPoint"}})
     assert words.verdict(interior).advice == ("Allow more rounds.",)
+
+
+PLURAL_OF_ONE = (
+    r"(?<![\d.,])1 (rounds|iterations|sites|clients|constraints|caps|runs|rows|columns|releases|steps|seeds)\b"
+)
+
+
+@pytest.mark.parametrize("algorithm", [fd.InteriorPoint(), fd.FedAvg(lr=0.5), fd.ProxAL()])
+def test_one_of_a_thing_is_not_written_in_the_plural(algorithm):
+    x, y = runs.sites(("only",))["only"]
+    caps = [] if isinstance(algorithm, fd.FedAvg) else [fd.constraints.LossCap(fd.label(1), at_most=0.6)]
+    problem = fd.Problem({"only": (x, y)}, loss=fd.losses.logistic, constraints=caps)
+    run = fd.solve(problem, algorithm, seed=0, max_rounds=1)
+    run = dataclasses.replace(
+        run, evaluations={HELD_OUT: fd.evaluate(problem, np.asarray(run.w), {"only": (x[:1], y[:1])})}
+    )
+    for text in (html.page({"a": run}, {}), card.card("a", run), str(run), str(run.evaluation)):
+        assert not re.search(PLURAL_OF_ONE, Reader(text).text if text.startswith("<!") else text)

@@ -264,3 +264,12 @@ def test_an_algorithm_beside_the_experiment_is_found(tmp_path: Path, monkeypatch
     )
     assert cli.run(["run", "../study/study.toml", "--accept-uncertified", "--quiet"]) == 0
     assert fd.load("runs/study").settings["algorithm"]["name"] == "Mine"
+
+
+def test_the_citation_on_the_page_is_that_of_the_file():
+    root = Path(__file__).parents[2]
+    entry = (root / "docs/howto/comparing.md").read_text(encoding="utf-8").partition("```bibtex")[2]
+    citation = (root / "CITATION.cff").read_text(encoding="utf-8")
+    assert f"version = {{{fd.__version__}}}" in entry
+    title = next(line for line in citation.splitlines() if line.startswith("title: "))
+    assert title.partition('"')[2].rstrip('"') in entry

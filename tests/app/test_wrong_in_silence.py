@@ -154,12 +154,16 @@ def test_the_partition_follows_the_seed_unless_it_has_one(line: str, different: 
     assert len(dealt) == different
 
 
-def test_ten_seeds_give_ten_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_ten_seeds_give_ten_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "study.toml").write_text(PARTITIONED.format(seed=""))
-    assert cli.run(["run", "study.toml", "--quiet"]) == 0
+    text = PARTITIONED.format(seed='method = "dirichlet"\nalpha = 5.0')
+    (tmp_path / "study.toml").write_text(text)
+    assert cli.run(["run", "study.toml"]) == 0
     objectives = {fd.load(path.parent).objective for path in Path("runs/study").glob("*/run.json")}
     assert len(objectives) == 3
+    told = capsys.readouterr().out
+    assert "Mean ± standard deviation over the seeds" in told
+    assert "about different data" not in told  # each division is a repetition
 
 
 @pytest.mark.parametrize("name", ["../../evil", "/tmp/evil", "..", "a\\\\b", "c\\u0000"])

@@ -28,8 +28,9 @@ from foedus.federation.exchange import Missing, Paused
 from foedus.federation.limits import largest_leverage
 from foedus.federation.plan import AcceptedPlans, greetings_of, plan_digest, record_of
 from foedus.federation.play import play
-from foedus.federation.policy import Policy
+from foedus.federation.policy import Policy, SiteFile
 from foedus.federation.rounds import broadcast, first_play
+from foedus.federation.site import SiteSession
 from foedus.sums.play import trial_project
 
 SUMMED = SECURE.partition("[preprocess]")[0]  # scales and words come from sums
@@ -348,6 +349,18 @@ def test_a_column_that_few_rows_have_keeps_a_site_out(tmp_path):
         with pytest.raises(Missing, match="it does not take part"):
             hall.play()
         assert any("a column is other than 0 in 19 rows" in line for line in hall.notes)
+
+
+def test_a_limit_that_a_site_sets_on_its_rows_is_checked_before_anything_is_summed(tmp_path):
+    ward = MaskedWard(tmp_path, SUMMED, replace(POLICY, min_subset=1))
+    request, name = ward.request(), ward.names[1]
+    strict = SiteFile(ward.sources[name], replace(POLICY, min_subset=1, max_leverage=0.01))
+    ward.site[name] = SiteSession(name, strict, tmp_path / name, ward.notes.append, ward.identities[name])
+    with pytest.raises(Missing, match="it does not take part"):
+        play(request, tmp_path / "server", ward.ask, QUICK, ward.notes.append, lambda: False)
+    (line,) = map(json.loads, (tmp_path / name / "messages.jsonl").read_text().splitlines())
+    assert (line["purpose"], line["code"]) == ("columns", "data")
+    assert any("max_leverage" in note for note in ward.notes)
 
 
 def test_no_refusal_after_acceptance_depends_on_the_data(tmp_path):

@@ -59,9 +59,10 @@ def test_systemd_accepts_the_unit(kits, tmp_path):
 def test_the_recipe_runs_the_party_as_the_same_user(kits):
     recipe = (kits["city"] / "deploy" / "Dockerfile").read_text()
     assert f"USER {UID}:{UID}" in recipe
-    assert [*json.loads(re.search(r"ENTRYPOINT (.*)", recipe)[1]), *json.loads(re.search(r"CMD (.*)", recipe)[1])] == [
-        "foedus", "party", "run", "/kit",
-    ]  # fmt: skip
+    parts = {name: json.loads(words) for name, words in re.findall(r"^(ENTRYPOINT|CMD) (.*)", recipe, re.MULTILINE)}
+    assert [*parts["ENTRYPOINT"], *parts["CMD"]] == ["foedus", "party", "run", "/kit"]
+    health = re.search(r"^HEALTHCHECK .* CMD (.*)", recipe, re.MULTILINE)
+    assert json.loads(health[1]) == ["foedus", "party", "health", "/kit"]
     assert "-p 8002:8002 -p 8003:8003" in (kits["server"] / "deploy" / "Dockerfile").read_text()
 
 

@@ -32,6 +32,11 @@ party.command_of = lambda kit: [sys.executable, "-c", sys.argv[2]]
 party.run(Path(sys.argv[1]))
 """
 
+# what `foedus federation up` does: it starts a party, and ends
+TRIAL = SUPERVISOR.replace(
+    "party.run(Path(sys.argv[1]))", "party.begin(Path(sys.argv[1]), sys.argv[1], supervised=False)"
+)
+
 
 @pytest.fixture
 def kit(tmp_path: Path):
@@ -60,6 +65,15 @@ def test_a_killed_supervisor_leaves_no_second_party_behind(kit):
     first.send_signal(signal.SIGKILL)
     first.wait()
     assert until(kit, 0) == []  # without anybody's help
+
+
+@pytest.mark.skipif(os.name != "posix", reason="parties over FLARE run on Linux and macOS")
+def test_a_party_of_a_trial_goes_on_when_the_command_that_started_it_has_ended(kit):
+    assert subprocess.run([sys.executable, "-c", TRIAL, str(kit), PARTY], check=False).returncode == 0
+    before = until(kit, 2)
+    assert len(before) == 2
+    time.sleep(2 * processes.LOOK_SECONDS)
+    assert until(kit, 2, 0.0) == before
 
 
 @pytest.mark.slow

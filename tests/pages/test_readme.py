@@ -3,9 +3,12 @@
 import contextlib
 import io
 import re
+import shlex
 from pathlib import Path
 from typing import Any
 
+import pytest
+from hospitals import commands
 from readme_blocks import BLOCK, same
 
 README = Path(__file__).parents[2] / "README.md"
@@ -20,6 +23,24 @@ def test_code_prints_what_is_shown():
         with contextlib.redirect_stdout(printed):
             exec(compile(code, str(README), "exec"), names)
         same(shown.strip(), printed.getvalue().strip())
+
+
+@pytest.mark.slow
+def test_commands_about_own_files_go_through_as_printed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    part = README.read_text(encoding="utf-8").split("## Your files")[1].split("\n## ")[0]
+    printed = [shlex.split(line, comments=True) for line in part.splitlines() if line.startswith("    foedus ")]
+    assert [words[1] for words in printed] == ["init", "check", "run", "predict", "evaluate", "frontier"]
+    foedus = commands("", tmp_path, monkeypatch, capsys)
+    (tmp_path / "sites").mkdir()
+    for path in (tmp_path / "hospitals").glob("*.csv"):
+        rows = path.read_text().replace("readmitted", "ill")
+        (tmp_path / "sites" / path.name).write_text(rows)
+        (tmp_path / "new.csv").write_text(rows)
+    for words in printed:
+        result = foedus(*words[1:])
+        assert result.status == 0, (words, result.err)
 
 
 def test_citation_names_this_version():

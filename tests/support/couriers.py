@@ -36,7 +36,7 @@ class Courier:
     """A plan and its sites; `play` carries all files until there is a result."""
 
     def __init__(self, folder: Path, work, patience: dict | None = None, modules=()):
-        self.folder, self.notes = folder, []
+        self.folder, self.notes, self.lines = folder, [], []  # the last: what the coordinator was told
         self.plan = CourierPlan.make(work, folder / "plan", patience, modules)
         self.names = work.sites
         self.restarts: tuple[str, ...] = ()  # sites each of whose answers is given by a new process
@@ -73,6 +73,7 @@ class Courier:
             for name in self.names:
                 self.answer(name)
             progress = self.next()
+            self.lines += progress.lines
             assert not progress.refused, progress.refused
             if progress.result is not None:
                 for name in self.names:

@@ -81,16 +81,24 @@ def caption(runs: Mapping[str, Run], data_differ: bool = False) -> str:
 
 
 def data_differ(folders: Iterable[Path]) -> bool:
-    """Return whether run directories, as far as they say, are about different rows or prepare them differently."""
-    problems = set()
+    """Return whether run directories, as far as they say, are about different rows or prepare them differently.
+
+    Where every setting was run with the same seeds, divisions that follow the seed are repetitions and no difference.
+    """
+    problems: dict[object, set[str]] = {}  # by seed
+    seeds: dict[str, list[object]] = {}  # by algorithm
     for folder in folders:
         try:
             record = json.loads((folder / "experiment.json").read_text(encoding="utf-8"))
             settings = record["settings"]
         except (OSError, ValueError, KeyError, TypeError):
             continue  # a run that Python saved says nothing about its data
-        problems.add(repr([settings.get(part) for part in ("data", "partition", "preprocess")] + [record.get("sites")]))
-    return len(problems) > 1
+        parts = [settings.get(part) for part in ("data", "partition", "preprocess")]
+        problems.setdefault(settings.get("seed"), set()).add(repr([*parts, record.get("sites")]))
+        seeds.setdefault(repr(settings.get("algorithm")), []).append(settings.get("seed"))
+    if len({tuple(sorted(map(str, own))) for own in seeds.values()}) > 1:
+        return len(set().union(*problems.values())) > 1
+    return any(len(of_seed) > 1 for of_seed in problems.values())
 
 
 def summary(runs: Mapping[str, Run]) -> list[Json]:

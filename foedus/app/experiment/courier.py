@@ -35,6 +35,10 @@ from foedus.statistics.sandwich import LEVERED
 EXPERIMENT, RESULT = "experiment.toml", "result"
 PATIENCE = ("minimum", "norm", "factor", "offences")  # settings of [run] runtime that have a meaning without a clock
 WITHOUT_MEANING = ("quorum", "late")
+GUESS = (
+    "; one more where a feature that is not listed in categorical, and whose words are not in [preprocess.categories], "
+    "holds words"
+)
 PASSES = 2  # of files that a masked sum takes: vectors, then reveals
 
 
@@ -47,12 +51,14 @@ class Exchanges:
         rounds: of the algorithm, at the most.
         after: the last round.
         passes: how often files go to and fro for a round.
+        guess: whether it is one more where a feature that the plan takes for numbers holds words.
     """
 
     before: int
     rounds: int
     after: int
     passes: int = 1
+    guess: bool = False
 
     @property
     def most(self) -> int:
@@ -64,6 +70,7 @@ class Exchanges:
         return (
             f"at most {count(self.most, 'exchange')}: {self.before} to prepare the data, {self.passes * self.rounds} "
             f"for at most {count(self.rounds, 'round')}{twice}, {self.after} to measure and evaluate the model"
+            + (GUESS if self.guess else "")
         )
 
 
@@ -77,27 +84,27 @@ def exchanges_of(request: Request[Plan]) -> Exchanges:
     levered = plan.summary in LEVERED  # such errors are asked for twice
     if not plan.secure:
         with_plan = plan.sketch is not None  # then the first sums are asked for with the plan itself
-        return Exchanges(1 + sums - with_plan, plan.max_rounds, 1 + levered + decisions)
+        return Exchanges(1 + sums - with_plan, plan.max_rounds, 1 + levered + decisions, guess=with_plan)
     # a table's keys need an exchange and their roster travels with the first vectors; the keys of the rounds travel
     # with the total of the last sum, and their roster with the first vectors
-    verified = plan.verified(count_of_sites)
+    last_total = plan.verified(count_of_sites)
     values = bool(plan.roles.classification or plan.roles.group)
     before = 1 + 1 + PASSES * (sums + values) + 1
     is_private = sound_noise(plan.algorithm(count_of_sites)) is not None
     certificate = 0 if is_private else 1 + (plan.summary is not None) + levered
     questions = certificate + plan.holdout.evaluates + decisions
-    return Exchanges(before, plan.max_rounds, PASSES * questions + verified, PASSES)
+    return Exchanges(before, plan.max_rounds, PASSES * questions + last_total, PASSES)
 
 
 def words_of(request: Request[Plan], title: str) -> Json:
     """Return the plan in words, for everybody to read."""
-    stated, plan = request.stated, request.plan
-    roles, problem = stated["roles"], stated["problem"]
+    statement, plan = request.stated, request.plan
+    roles, problem = statement["roles"], statement["problem"]
     algorithm = plan.algorithm(len(request.sites))
     noise = sound_noise(algorithm)
     leaves = "masked sums over all sites" if plan.secure else "figures of each site alone"
     strength = "no noise is added, so no epsilon bounds what they tell about one row" if noise is None else str(noise)
-    checked = "; every site checks the sums" if stated["verify"] else ""
+    check = "; every site checks the sums" if statement["verify"] else ""
     return {
         "title": title,
         "label": roles["label"],
@@ -107,7 +114,7 @@ def words_of(request: Request[Plan], title: str) -> Json:
         "loss": problem["loss"],
         "terms": problem["terms"],
         "rounds at most": plan.max_rounds,
-        "what leaves": f"{leaves}; {strength}{checked}",
+        "what leaves": f"{leaves}; {strength}{check}",
         "held out": plan.holdout.shares.evaluate,
         "exchanges": str(exchanges_of(request)),
     }

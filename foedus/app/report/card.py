@@ -79,10 +79,13 @@ def card(name: str, run: Run, request: Json | None = None) -> str:
 
 
 def _evidence(run: Run) -> list[str]:
-    """The figures on new rows as sentences and as a table, and the threshold where there is one."""
-    lines = [plain(sentence) for sentence in evidence.sentences(run)]
+    """The threshold, where there is one, and the figures on new rows as tables; the card's head has them in words."""
+    lines = [] if run.evaluations else [evidence.NOT_MEASURED]
     if run.decision is not None:
-        lines += ["", f"A row is called positive from {words.threshold(run)} on, so that these hold:"]
+        lines += [
+            *([""] if lines else []),
+            f"A row is called positive from {words.threshold(run)} on, so that these hold:",
+        ]
         lines += [f"- {plain(term.words)}" for term in run.decision.terms]
         lines += [f"- NOT satisfied: {plain(run.decision.trouble)}"] if run.decision.trouble else []
     for evaluation in run.evaluations.values():
@@ -131,17 +134,20 @@ def _certificate(run: Run) -> list[str]:
             *([f"{words.NO_CONSTRAINTS}\n"] if run.decision is None else []),
             f"Stationarity, the largest entry of the gradient at the returned model: {number(c.stationarity)}.",
         ]
+    residuals = (
+        ("stationarity", c.stationarity, c.eps1, "how far the model is from optimal; 0 is exact"),
+        ("feasibility", c.feasibility, c.eps2, "the largest violation of a constraint"),
+        ("complementarity", c.complementarity, c.eps2, "0 if only binding constraints have a price"),
+        ("distance", c.distance, c.eps2, "0 if constraints and prices fit together"),
+    )
     lines = [
         "Measured after training, at the returned model and over all sites, by code that the training has no part in.",
         *counts,
         "",
         *(f"{line}\n" for line in gap),
-        "| residual | measured | tolerance |",
-        "|---|---:|---:|",
-        f"| stationarity | {number(c.stationarity)} | {number(c.eps1)} |",
-        f"| feasibility | {number(c.feasibility)} | {number(c.eps2)} |",
-        f"| complementarity | {number(c.complementarity)} | {number(c.eps2)} |",
-        f"| distance | {number(c.distance)} | {number(c.eps2)} |",
+        "| residual | measured | tolerance | what it is |",
+        "|---|---:|---:|---|",
+        *(f"| {name} | {number(value)} | {number(eps)} | {what} |" for name, value, eps, what in residuals),
         "",
         "| site | constraint | value | cap | slack | multiplier | verdict |",
         "|---|---|---:|---:|---:|---:|---|",

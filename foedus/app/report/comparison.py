@@ -11,6 +11,7 @@ from rich.table import Table
 
 from foedus.base.errors import FoedusError
 from foedus.base.files import write_whole
+from foedus.base.quantities import duration, size
 from foedus.runtime.run import Run
 
 SMALLEST_GAP = 1e-16  # a smaller difference of two objectives is a rounding error
@@ -27,9 +28,9 @@ class Entry:
 def table(entries: Mapping[str, Entry]) -> Table:
     """Return a table with one row for each run: its final figures, and its rounds, bytes and seconds."""
     compiling = sum(entry.run.compile_seconds for entry in entries.values())
-    grid = Table(caption=f"objective and ‖∇f‖² over all clients; seconds without compiling ({compiling:.1f})")
+    grid = Table(caption=f"objective and ‖∇f‖² over all clients; time without compiling ({duration(compiling)})")
     grid.add_column("algorithm")
-    for title in ("objective", "‖∇f‖²", "rounds", "kB up", "kB down", "seconds"):
+    for title in ("objective", "‖∇f‖²", "rounds", "up", "down", "time"):
         grid.add_column(title, justify="right")
     for name, entry in entries.items():
         run = entry.run
@@ -38,9 +39,9 @@ def table(entries: Mapping[str, Entry]) -> Table:
             f"{run.objective:.6f}",
             f"{entry.squared_gradient:.1e}",
             f"{run.rounds}",
-            f"{run.traffic.up / 1e3:,.0f}",
-            f"{run.traffic.down / 1e3:,.0f}",
-            f"{run.seconds - run.compile_seconds:.2f}",
+            size(run.traffic.up),
+            size(run.traffic.down),
+            duration(run.seconds - run.compile_seconds),
         )
     return grid
 

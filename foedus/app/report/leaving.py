@@ -36,6 +36,7 @@ SAYS = {
     "evaluate": "sums and histograms over its held-out rows",
     "rate": "how many held-out rows a threshold gets wrong",
 }
+AHEAD = "A question ({ask}) was asked before this site has told its columns, and comes again when they are known."
 IN_FULL = "Stated in full"  # how the line of a statement begins that is for the page alone
 OF_THE_FILE = ("run", "site", "ask")  # parts of a message's header that the file has text
 
@@ -104,6 +105,8 @@ def lines(preview: Preview) -> list[str]:
         text.append("Noise is drawn anew when the file is written, so the noisy numbers will be others.")
     text += [f"It refuses {refusal}." for refusal in preview.refusals]
     text += [f"It cannot answer: {failure}." for failure in preview.failures]
+    text += [f"Its own log, which stays here, says: {reason}" for reason in preview.reasons]
+    text += [AHEAD.format(ask=ask) for ask in preview.ahead]
     return [*text, privacy(preview)]
 
 
@@ -122,10 +125,10 @@ def page(preview: Preview) -> str:
     """Return the page for the person who lets the file go."""
     before, after, run = preview.epsilon
     numbers = sum(one.count for one in preview.leaving)
-    refused = [*preview.refusals, *preview.failures]
+    sentences = tuple(f"{one.removesuffix('.')}." for one in (*preview.refusals, *preview.failures, *preview.reasons))
     verdict = (
-        words.Verdict("bad", "This site does not answer all that is asked", tuple(f"{one}." for one in refused))
-        if refused
+        words.Verdict("bad", "This site does not answer all that is asked", sentences)
+        if sentences
         else words.Verdict("open", f"{count(numbers, 'number')} would leave", ("Nothing of this file has left yet.",))
     )
     rows = [one.rows for one in preview.leaving if one.rows is not None and one.count]
@@ -152,7 +155,8 @@ def page(preview: Preview) -> str:
         ],
         "",
     )
-    parts = [("leaving", "What would leave", overview + paragraphs([privacy(preview)]))]
+    remarks = [privacy(preview), *(AHEAD.format(ask=ask) for ask in preview.ahead)]
+    parts = [("leaving", "What would leave", overview + paragraphs(remarks))]
     parts += [
         (f"answer-{i}", f"The answer to {one.ask}", _numbers_of(one))
         for i, one in enumerate(preview.leaving, start=1)

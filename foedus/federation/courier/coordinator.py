@@ -291,6 +291,11 @@ class CourierPlan:
     def _play(self, progress: Progress) -> None:
         """Play the run from its beginning with all answers, up to what is asked next."""
         transcript = Transcript(self._foresight())
+
+        def note(line: str) -> None:
+            if not transcript.pending:  # what is said after that follows from answers that nobody has given yet
+                progress.lines.append(line)
+
         for number, exchange in enumerate(self.exchanges, start=1):
             for site in exchange["sites"]:
                 answer = self.answer(number, site)
@@ -303,7 +308,7 @@ class CourierPlan:
         try:
             with tempfile.TemporaryDirectory(prefix="foedus-") as scratch:
                 result = play(
-                    self.work, Path(scratch) / "run", transcript.ask, patience, progress.lines.append, lambda: False,
+                    self.work, Path(scratch) / "run", transcript.ask, patience, note, lambda: False,
                     signatures=self.settings["signatures"], first_epoch=int(self.settings["epoch"]),
                     prepared=transcript.foresight.prepared,
                 )  # fmt: skip

@@ -60,6 +60,7 @@ KEY, NAME, CERTIFICATE, ROOT_FILE = "startup/client.key", "courier/site.json", "
 OVER = "over.foedus"  # the file that said that a run is over
 HERE_ALONE = ("failed", "lost", "ledger")  # codes of refusals that concern nobody but the site
 NOT_FIGURES = ("versions", "schema", "releases", "answers")  # parts of a reply's header that are about no row
+WAITS = "waits for the approval"  # in a line of the log about what whoever reads the preview decides
 STATES_THE_RUN = ("columns", "hello")
 
 
@@ -101,7 +102,9 @@ class Preview:
         question: the file that is answered.
         leaving: by message.
         refusals: messages that the site refuses, each as a sentence.
-        failures: what keeps the site from answering at all; its own log says more.
+        failures: what keeps the site from answering at all.
+        ahead: kinds of questions that were asked before the site had told its columns, and that do not fit them.
+        reasons: what the site's own log says of refusals and failures; it may speak of the data.
         statement: the experiment in plain words, where it is stated in this file.
         size: of the file, in bytes.
         epsilon: what all runs have cost so far, with this file, and this run alone with it.
@@ -112,6 +115,8 @@ class Preview:
     leaving: tuple[Leaving, ...]
     refusals: tuple[str, ...]
     failures: tuple[str, ...]
+    ahead: tuple[str, ...]
+    reasons: tuple[str, ...]
     statement: tuple[str, ...]
     size: int
     epsilon: tuple[float, float, float]
@@ -138,6 +143,7 @@ class _Answers:
     leaving: list[Leaving] = field(default_factory=list)
     refusals: list[str] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
+    ahead: list[str] = field(default_factory=list)
     statement: list[str] = field(default_factory=list)
 
 
@@ -255,14 +261,16 @@ class CourierSite:
         with self.alone(), self._copy() as records:
             delta, before = self.site_file.policy.max_delta, SiteLedger(records)
             cost = before.total(delta)
-            session = self._resumed(one, records)
+            log: list[str] = []
+            session = self._resumed(one, records, log.append)
             answers = self._answers(session, one, records, with_statement=True)
+            reasons = [line for line in dict.fromkeys(log) if answers.refusals or answers.failures]
             ledger = SiteLedger(records)
             size = len(self._signed(one, answers).content)
             epsilon = (cost, ledger.total(delta), ledger.total(delta, one.run))
         return Preview(
-            one, tuple(answers.leaving), tuple(answers.refusals), tuple(answers.failures), tuple(answers.statement),
-            size, epsilon, delta,
+            one, tuple(answers.leaving), tuple(answers.refusals), tuple(answers.failures), tuple(answers.ahead),
+            tuple(line for line in reasons if WAITS not in line), tuple(answers.statement), size, epsilon, delta,
         )  # fmt: skip
 
     def answer(self, one: CourierFile, folder: Path) -> Path:
@@ -330,11 +338,11 @@ class CourierSite:
 
     # --- a session ---
 
-    def _resumed(self, one: CourierFile, records: Path) -> SiteSession:
+    def _resumed(self, one: CourierFile, records: Path, note: Callable[[str], None] | None = None) -> SiteSession:
         """Return the session of a file's run as it was after the last answer."""
         root = one.more["root"].encode()
         identity = SiteIdentity(one.to, self._key, self._certificate(one), root, COORDINATOR)
-        session = SiteSession(one.to, self.site_file, records, self.note, identity, root)
+        session = SiteSession(one.to, self.site_file, records, note or self.note, identity, root)
         place = self._place(one)
         if number := _answered(place):
             state = (place / f"session-{number:03d}.npz").read_bytes()
@@ -343,7 +351,7 @@ class CourierSite:
 
     def _answers(self, session: SiteSession, one: CourierFile, records: Path, with_statement: bool = False) -> _Answers:
         """Answer the messages of a file, up to the first that is refused."""
-        answers = _Answers()
+        answers, asks = _Answers(), list[str]()
         outgoing: list[tuple[Json, Outgoing]] = []
         session.watch = lambda header, out: outgoing.append((header, out))
         try:
@@ -361,6 +369,10 @@ class CourierSite:
                 if header["code"] in HERE_ALONE:
                     answers.failures.append(str(header["sentence"]))
                     break
+                if header["code"] == "unknown" and "columns" in asks:  # it will be asked again, by what was told
+                    answers.ahead.append(str(message.header["ask"]))
+                    break
+                asks.append(message.header["ask"])
                 out = outgoing[-1][1] if outgoing else None
                 answers.messages.append(Message(reply, _arrays_of(payload, out)))
                 if header["code"] != "ok":

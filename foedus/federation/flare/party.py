@@ -58,14 +58,14 @@ def command_of(kit: Path) -> list[str]:
     return [*program, role, "-m", str(kit), "-s", f"fed_{role}.json", "--set", *options]
 
 
-def environment_of(mark: str) -> dict[str, str]:
-    """Return the environment of a party's process, which ends when this process ends."""
+def environment_of(mark: str, supervised: bool) -> dict[str, str]:
+    """Return the environment of a party's process; one that is supervised ends when this process ends."""
     own = {"MALLOC_ARENA_MAX": "2", "JAX_PLATFORMS": os.environ.get("JAX_PLATFORMS", "cpu"), MARK: mark}
-    return os.environ | own | {SUPERVISOR: str(os.getpid())}
+    return os.environ | own | {SUPERVISOR: str(os.getpid()) if supervised else ""}
 
 
-def begin(kit: Path, mark: str) -> subprocess.Popen[bytes]:
-    """Start the process of a party; what it prints goes to `out.log` in its kit."""
+def begin(kit: Path, mark: str, *, supervised: bool) -> subprocess.Popen[bytes]:
+    """Start the process of a party, which ends with this process if it is supervised; it prints into its `out.log`."""
     settle(kit)
     (kit / "transfer").mkdir(exist_ok=True)
     for stale in (*(kit / name for name in ("pid.fl", "shutdown.fl", "restart.fl")), *(kit / frames.FOLDER).glob("*")):
@@ -77,7 +77,7 @@ def begin(kit: Path, mark: str) -> subprocess.Popen[bytes]:
             stdout=log,
             stderr=log,
             cwd=kit,
-            env=environment_of(mark),
+            env=environment_of(mark, supervised),
             start_new_session=True,
             umask=0o077,
         )
@@ -124,7 +124,7 @@ def run(kit: Path) -> None:
     try:
         while not signals:
             life = time.monotonic()
-            process = begin(kit, str(kit))
+            process = begin(kit, str(kit), supervised=True)
             prune_at = life
             while process.poll() is None and not signals:
                 if time.monotonic() >= prune_at:

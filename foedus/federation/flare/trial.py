@@ -170,7 +170,7 @@ class Federation:
     def _start(self, party: str) -> None:
         kit, terms = self.kit(party), self._terms(party)
         # a mark that the party's job processes inherit: they are found by it when their parent is gone
-        process = begin(kit, self._mark(party))
+        process = begin(kit, self._mark(party), supervised=False)  # the command that starts it ends
         process_of = {"pid": process.pid, "began": began(process.pid), "started": time.time(), "terms": terms}
         self.state["processes"][party] = process_of
         _OWN[process.pid] = process
