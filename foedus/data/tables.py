@@ -175,11 +175,19 @@ def read(path: Path, wanted: Format | None = None, source: str | None = None) ->
         form = recognise(path, content, wanted or Format(), source)
         columns = _read_text(content, form, source)
     del content
+    return checked_table(source, columns, "it has no rows below its header; expected one example a row", path, form)
+
+
+def checked_table(
+    source: str, columns: Mapping[str, Column], empty: str, path: Path | None = None, form: TextForm | None = None
+) -> Table:
+    """Return the table of columns, dates as days; raise, saying `empty`, where they have no rows, or infinite ones."""
     rows = len(next(iter(columns.values())))
     if rows == 0:
-        raise FoedusError(f"{source}: it has no rows below its header; expected one example a row.")
+        raise FoedusError(f"{source}: {empty}.")
     dates = {name: column for name in columns if (column := from_dates(columns[name])) is not None}
-    table = Table(source, columns | dates, np.arange(rows, dtype=np.int32), path, form, frozenset(dates))
+    numbers = np.arange(rows, dtype=np.int32)
+    table = Table(source, {**columns, **dates}, numbers, path, form or TextForm(), frozenset(dates))
     for name, column in columns.items():
         if not isinstance(column, Words) and np.any(np.isinf(column)):
             where = table.place(int(np.argmax(np.isinf(column))))

@@ -12,7 +12,7 @@ import numpy as np
 
 from foedus.base.errors import FoedusError, did_you_mean
 from foedus.base.files import Json
-from foedus.data import tables
+from foedus.data import sql, tables
 from foedus.data.columns import Column
 from foedus.data.remedies import KEYS, Remedies, remedies_of
 from foedus.data.sites import Roles
@@ -93,9 +93,13 @@ def _list(names: tuple[str, ...]) -> str:
 
 @dataclass(frozen=True)
 class Source:
-    """Where a site's data are: a table (.csv, .tsv, .parquet) and its columns, or an .npz file with arrays by name."""
+    """Where a site's data are: a table (.csv, .tsv, .parquet) and its columns, or an .npz file with arrays by name.
+
+    With a `query`, in SQL, the file is a DuckDB or SQLite database, and the table is what the query returns.
+    """
 
     file: Path
+    query: str | None = None
     separator: str | None = None
     encoding: str | None = None
     decimal: str | None = None
@@ -140,7 +144,11 @@ class Source:
     def table(self, roles: Roles) -> Table:
         """Return the table with the experiment's names of the columns; where `x` names some, the others stay out."""
         remedies = self.remedies()
-        table = remedies.apply(tables.read(self.file, remedies.form), "[data]")
+        if self.query is None:
+            table = tables.read(self.file, remedies.form)
+        else:
+            table = sql.read(sql.source_of(self.file, "[data] query"), self.query, Path())
+        table = remedies.apply(table, "[data]")
         names = {own: name for name, own in self.columns.items()}
         names |= {} if self.y is None else {self.y: roles.label}
         names |= {} if self.group is None or roles.group is None else {self.group: roles.group}

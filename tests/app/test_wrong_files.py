@@ -140,7 +140,7 @@ FILES = [
     Wrong("coverage out of reach", ("[participation]", "1 of 2"), add("[participation]\nfraction = 0.5\nevery = 1\n")),
     Wrong("unknown rule", ("missing", "'mean'", "'men'", "Did you mean"), swap('group = "sex"', 'missing = "men"')),
     Wrong("two sources", ("[data]", "files and set"), swap("[data]\n", '[data]\nset = "iris"\n')),
-    Wrong("no source", ("files, file and set",), swap('files = "sites/*.csv"\n', "")),
+    Wrong("no source", ("files, file, source and set",), swap('files = "sites/*.csv"\n', "")),
     Wrong("site with files", ("site", "files"), swap("[data]\n", '[data]\nsite = "sex"\n')),
     Wrong("partition with files", ("[partition]", "files"), add("[partition]\nnum_partitions = 2\n")),
     Wrong("one table for nobody", ("set", "[partition]"), dealt("")),

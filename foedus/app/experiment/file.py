@@ -22,6 +22,7 @@ from foedus.data.loaders import OPENML, SETS
 from foedus.data.partition import PARTITIONERS
 from foedus.data.preprocess import SCALES
 from foedus.data.sites import RULES
+from foedus.data.sql import check_source
 from foedus.statistics.sandwich import ERRORS
 
 
@@ -69,6 +70,8 @@ TOP = {
 DATA = {
     "files": Key("files", "one file a site: a pattern, a list, or a table of site = file"),
     "file": Key("text", "one file for all sites; 'site' names the column that tells them apart"),
+    "source": Key("text", "a database with the rows of all sites: duckdb:///FILE, sqlite:///FILE or postgresql://…"),
+    "query": Key("text", "what is read from it, in SQL; ORDER BY keeps the order of the rows"),
     "site": Key("text", "the column with the site of each row"),
     "set": Key("text", "a data set by name, dealt out to sites by [partition]"),
     "separator": Key("text", "what stands between the cells of a text file", None, tuple(SEPARATORS)),
@@ -432,14 +435,18 @@ def _take_formula(settings: Settings) -> None:
 def _check_data(settings: Settings, elsewhere: bool) -> None:
     """Raise where the keys of [data] and [partition] do not fit together."""
     data = settings["data"]
-    sources = [name for name in ("files", "file", "set") if data[name] is not None]
+    sources = [name for name in ("files", "file", "source", "set") if data[name] is not None]
+    if (data["source"] is None) != (data["query"] is None):
+        raise FoedusError("[data] source, a database, and query, what is read from it, go together.")
+    if data["source"] is not None:
+        check_source(data["source"], "[data] source")
     if elsewhere and not sources:
         if data["label"] is None:
             raise FoedusError("[data] needs label, the name of the column to predict.")
         return
     if len(sources) != 1:
         content = f"it has {' and '.join(sources)}" if sources else "it has none of them"
-        raise FoedusError(f"[data] needs one of files, file and set to say where the rows are; {content}.")
+        raise FoedusError(f"[data] needs one of files, file, source and set to say where the rows are; {content}.")
     if data["label"] is None and data["set"] is None:
         raise FoedusError("[data] needs label, the name of the column to predict.")
     if data["set"] is not None and data["set"] not in SETS and not data["set"].startswith(OPENML):

@@ -25,7 +25,7 @@ from foedus.app.experiment.sources import sources_of
 from foedus.app.experiment.sweep import Settings
 from foedus.base.errors import FoedusError
 from foedus.base.files import Json, write_whole
-from foedus.data import tables
+from foedus.data import sql, tables
 from foedus.data.preprocess import Preprocessing
 from foedus.federation.flare.driver import KEPT
 from foedus.runtime.run import PLAN, Run, load, versions
@@ -52,6 +52,9 @@ def digest_of(settings: Settings, folder: Path) -> str:
     for path in sources_of(settings, folder):
         tables.check_file(path, str(path))
         total.update(tables.digest_of(path))
+    data = settings["data"]
+    if data.get("source") is not None:
+        total.update(sql.digest_of(data["source"], data["query"], folder))
     return total.hexdigest()
 
 

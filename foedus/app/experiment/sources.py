@@ -11,7 +11,7 @@ from foedus.app.experiment.build import loss_of
 from foedus.app.experiment.sweep import Settings
 from foedus.base.errors import FoedusError, did_you_mean
 from foedus.base.files import Json
-from foedus.data import loaders, sites, tables
+from foedus.data import loaders, sites, sql, tables
 from foedus.data.columns import Words, text_of
 from foedus.data.formats import Format, site_name
 from foedus.data.partition import PARTITIONERS, partition
@@ -103,11 +103,12 @@ def tables_of(settings: Settings, folder: Path) -> dict[str, Table]:
         remedies = remedies_by_site(settings)
         parts = {s: tables.read(p, form_of(settings, remedies.get(s, Remedies()))) for s, p in files.items()}
     else:
-        whole = (
-            loaders.load(data["set"])
-            if data["set"] is not None
-            else tables.read(folder / data["file"], form_of(settings, Remedies()))
-        )
+        if data["set"] is not None:
+            whole = loaders.load(data["set"])
+        elif data["source"] is not None:
+            whole = sql.read(data["source"], data["query"], folder)
+        else:
+            whole = tables.read(folder / data["file"], form_of(settings, Remedies()))
         parts = sites.by_column(whole, data["site"]) if data["site"] is not None else _deal_out(whole, settings)
     return with_remedies(parts, settings)
 
