@@ -58,7 +58,7 @@ class Test:
         return float(chdtrc(self.freedom, self.statistic))
 
     def __str__(self) -> str:
-        return f"χ² = {self.statistic:.4g} on {self.freedom} df, p = {p_text(self.p)}"
+        return f"χ² = {self.statistic:.4g} on {self.freedom} df, p {'' if self.p < 0.001 else '= '}{p_text(self.p)}"
 
 
 def p_text(p: float) -> str:
