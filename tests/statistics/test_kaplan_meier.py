@@ -59,6 +59,9 @@ def test_no_count_of_few_rows_is_told(secure):
         assert not np.any((steps < 0) & (steps > -5))
     assert any(own.withheld for own in curves.by_group.values())
     assert "†" in str(curves)
+    assert any(own.coarser for own in curves.by_group.values())
+    assert curves.test is None
+    assert "take a coarser one" in str(curves)
 
 
 def test_wrong_input_gets_a_sentence():

@@ -1,8 +1,9 @@
 """Kaplan-Meier curves and the log-rank test, from counts of rows at the times of a grid that all parties know.
 
 A site tells how many rows of each group have had an event, and how many have left without one, until each time. Of
-fewer than `least` rows it tells nothing: a count rises only by so many at a time, so an event may be told at a later
-time than it had, and a group whose events, or whose rows without one, are fewer is withheld at that site.
+fewer than `least` rows it tells nothing: it leaves out times of the grid until both counts have risen by so many, so
+that rows leave later than they did; a group whose events, or whose rows without one, are fewer is withheld there. Both
+are counted and said, and then there is no log-rank test: a coarser grid has one.
 """
 
 from collections.abc import Mapping, Sequence
@@ -52,10 +53,10 @@ class CurveCounts(Question):
 
     @property
     def shape(self) -> PyTree:
-        return wholes(len(self.groups), 2), wholes(len(self.groups), 2, len(self.grid))
+        return wholes(len(self.groups), 3), wholes(len(self.groups), 2, len(self.grid))
 
     def answer(self, data: SurvivalRows) -> PyTree:
-        rows = np.zeros((len(self.groups), 2), dtype=int)
+        rows = np.zeros((len(self.groups), 3), dtype=int)
         left = np.zeros((len(self.groups), 2, len(self.grid)), dtype=int)
         for g, group in enumerate(self.groups):
             own = data if data.group is None else data.take(data.group == group)
@@ -70,18 +71,20 @@ class CurveCounts(Question):
                 rows[g, 1] = 1
                 continue
             rows[g, 0] = np.sum(here_at)
-            left[g] = [_in_steps(np.cumsum(part), self.least) for part in (events, without)]
+            exact = np.cumsum([events, without], axis=1)
+            left[g] = _in_steps(exact, self.least)
+            rows[g, 2] = np.any(left[g] != exact)
         return rows, left
 
 
 def _in_steps(counts: np.ndarray, least: int) -> np.ndarray:
-    """A rising count, told only where it and what is still to come have risen by so many."""
-    steps, last = np.zeros_like(counts), 0
-    for k, value in enumerate(counts.tolist()):
-        rest = int(counts[-1]) - value
-        if value - last >= least and (rest == 0 or rest >= least):
+    """Rising counts of two kinds, told at the times at which both have risen, and will yet rise, by enough or not."""
+    steps, last = np.zeros_like(counts), np.zeros(len(counts), dtype=int)
+    for k, value in enumerate(counts.T):
+        changes = np.concatenate([value - last, counts[:, -1] - value])
+        if np.all((changes == 0) | (changes >= least)):
             last = value
-        steps[k] = last
+        steps[:, k] = last
     return steps
 
 
@@ -94,12 +97,14 @@ class Curve:
         at_risk: rows at risk at each time.
         events: at each time.
         withheld: how many sites withhold their rows of this group.
+        coarser: how many sites leave out times of the grid.
     """
 
     times: np.ndarray
     at_risk: np.ndarray
     events: np.ndarray
     withheld: int
+    coarser: int
 
     @property
     def survival(self) -> np.ndarray:
@@ -122,7 +127,8 @@ class Curve:
 
 @dataclass(frozen=True, eq=False)
 class Curves:
-    """The curves of all groups, and the log-rank test that they are one; None with a single group."""
+    """The curves of all groups, and the log-rank test that they are one; None with a single group, or where counts of
+    few rows are not told at their times."""
 
     by_group: Mapping[str, Curve]
     test: Test | None
@@ -138,6 +144,8 @@ class Curves:
                 rows.append((group + mark, number(float(own.times[k])), number(int(own.at_risk[k])),
                              f"{own.survival[k]:.4f}", f"{own.errors[k]:.4f}"))  # fmt: skip
         lines = text_table(("", "time", "at risk", "survival", "std. error"), rows)
+        if any(own.coarser for own in self.by_group.values()):
+            lines.append("Some sites leave out times of the grid, at which few rows leave: take a coarser one.")
         if any(own.withheld for own in self.by_group.values()):
             lines.append("†: so many sites withhold their rows, which are few; the curve is over the others.")
         return "\n".join(lines if self.test is None else [*lines, f"Log-rank test: {self.test}."])
@@ -191,8 +199,11 @@ def kaplan_meier(
     rows, left = source.total(CurveCounts(times, groups, least))
     before = np.concatenate([np.zeros((len(groups), 1), dtype=int), left.sum(axis=1)[:, :-1]], axis=1)
     at_risk, events = rows[:, :1] - before, np.diff(left[:, 0], axis=1, prepend=0)
-    curves = {group: Curve(times, at_risk[g], events[g], int(rows[g, 1])) for g, group in enumerate(groups)}
-    return Curves(curves, _log_rank(at_risk.astype(float), events.astype(float)) if len(groups) > 1 else None)
+    curves = {
+        group: Curve(times, at_risk[g], events[g], int(rows[g, 1]), int(rows[g, 2])) for g, group in enumerate(groups)
+    }
+    is_exact = len(groups) > 1 and not np.any(rows[:, 1:])
+    return Curves(curves, _log_rank(at_risk.astype(float), events.astype(float)) if is_exact else None)
 
 
 def _log_rank(at_risk: np.ndarray, events: np.ndarray) -> Test | None:
