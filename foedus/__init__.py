@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from foedus.statistics import evaluate
     from foedus.statistics.describe import describe
     from foedus.statistics.survival.cox import cox
+    from foedus.statistics.survival.curves import kaplan_meier
 
 __version__ = "0.2.0"
 
@@ -71,6 +72,7 @@ __all__ = [
     "evaluate",
     "glm",
     "group",
+    "kaplan_meier",
     "label",
     "likelihoods",
     "load",
@@ -109,6 +111,7 @@ _HOMES = {
     "ens": "algorithms.ens",
     "evaluate": "statistics",
     "glm": "app.glm",
+    "kaplan_meier": "statistics.survival.curves",
     "solve": "app.solve",
 }
 __getattr__, __dir__ = _late_names(__name__, _HOMES)

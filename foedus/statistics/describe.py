@@ -493,7 +493,7 @@ def _layout(
         name: {isinstance(t.columns[name], Words) for t in tables.values() if _has_values(t, name)} for name in names
     }
     wordy = tuple(name for name in names if True in kinds[name] or name == by or name in categorical)
-    frequent = {site: _of_enough_rows(table, wordy, least) for site, table in tables.items()}
+    frequent = {site: of_enough_rows(table, wordy, least) for site, table in tables.items()}
     vocabulary: dict[str, tuple[str, ...]] = {}
     if wordy:
         replies = Here({site: Replies(table, None) for site, table in frequent.items()}, secure)
@@ -508,8 +508,8 @@ def _has_values(table: Table, name: str) -> bool:
     return column is not None and (isinstance(column, Words) or not np.all(np.isnan(column)))
 
 
-def _of_enough_rows(table: Table, names: Sequence[str], least: int) -> Table:
-    """The columns of words, in which words of few rows, and those that no sum takes, are missing."""
+def of_enough_rows(table: Table, names: Sequence[str], least: int) -> Table:
+    """Return the columns of words, in which words of few rows, and those that no sum takes, are missing."""
     columns: dict[str, Column] = {}
     for name in names:
         words = text_of(table.columns.get(name, np.full(table.rows, np.nan)))
