@@ -62,7 +62,7 @@ class LogisticRegression(LinearClassifierOverSites):
         >>> hospital = np.repeat(["north", "south", "west"], 80)
         >>> model = fd.LogisticRegression(ridge=0.01).fit(X, y, sites=hospital)
         >>> model.predict(X[:2]).tolist(), model.n_rounds_ < 10
-        (['ill', 'well'], True)
+        (['well', 'well'], True)
     """
 
     __metadata_request__fit: ClassVar = {"sites": True, "sample_weight": True}
