@@ -84,6 +84,7 @@ def rows_and_groups(seed: int, h: object, constrained: bool) -> tuple[fd.Problem
 
 @pytest.mark.parametrize("seed", quick(4, 1))
 @pytest.mark.parametrize("constrained", [False, True], ids=["free", "capped"])
+@pytest.mark.slow
 def test_groups_are_certified_within_a_hundred_rounds_by_the_automatic_choice(seed, constrained):
     problem, best = rows_and_groups(seed, fd.regularizers.Group(0.05, GROUPS), constrained)
     run = fd.solve(problem)

@@ -226,6 +226,7 @@ def test_a_run_ends_as_it_should(name):
 
 
 @pytest.mark.parametrize("need", NEEDS, ids=str)
+@pytest.mark.slow
 def test_with_a_tenfold_constant_a_run_ends_otherwise_or_takes_longer(monkeypatch, need):
     monkeypatch.setitem(vars(METHOD), need.name, need.value)
     monkeypatch.setattr(dispatch, "_programs", OrderedDict())  # with the constants that they were traced with

@@ -119,6 +119,7 @@ KINDS = (program, coupled, sparse, capped, equal_means, indefinite, gaps, smooth
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
 @pytest.mark.parametrize("seeds", [range(7), pytest.param(range(7, 57), marks=pytest.mark.slow)], ids=["few", "many"])
+@pytest.mark.slow
 def test_random_problems_end_certified_in_few_rounds(kind, seeds):
     rounds = []
     for seed in seeds:

@@ -46,6 +46,7 @@ def read(study: Path, text: str) -> file.Experiment:
     return file.load(study)
 
 
+@pytest.mark.slow
 def test_a_file_states_noise_in_shares_and_the_run_is_that_of_the_library(study: Path):
     experiment = read(study, FILE)
     settings = experiment.cases[0].settings

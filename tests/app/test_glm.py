@@ -78,6 +78,7 @@ def graded(d: pd.DataFrame) -> pd.DataFrame:
     return d.assign(grade=np.array(["mild", "severe", "fatal"])[np.digitize(latent, [-1.0, 0.5])])
 
 
+@pytest.mark.slow
 def test_a_class_among_several_has_the_table_of_statsmodels():
     d = graded(cohort(7))
     levels = ["mild", "severe", "fatal"]
@@ -94,6 +95,7 @@ def test_a_class_among_several_has_the_table_of_statsmodels():
     np.testing.assert_allclose([row.error for row in fit.summary("HC0").rows], np.ravel(robust.bse), rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_a_class_in_an_order_has_the_table_of_statsmodels():
     d = graded(cohort(8))
     fit = fd.glm("grade ~ x + age + ward", split(d), "ordinal", levels=["mild", "severe", "fatal"], secure=True)

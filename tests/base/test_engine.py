@@ -206,6 +206,7 @@ print(hashlib.sha256(b"".join(np.asarray(one, float).tobytes() for one in figure
 """
 
 
+@pytest.mark.slow
 def test_foedus_computes_the_same_whatever_jax_counts_in_by_default(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("JAX_ENABLE_X64", "0")
     in_float32 = printed(EVERYTHING).splitlines()

@@ -32,7 +32,7 @@ def gap_from_matrices(problem: fd.Problem, monkeypatch) -> float:
 
 
 @pytest.mark.parametrize("hall", [Hall, MaskedHall])
-@pytest.mark.parametrize("scope", ["local", "coupled"])
+@pytest.mark.parametrize("scope", ["local", pytest.param("coupled", marks=pytest.mark.slow)])
 def test_sites_that_answer_in_messages_give_the_simulators_gap(tmp_path, many_columns, monkeypatch, hall, scope):
     pytest.importorskip("cryptography")
     problem = stated(constraints=[replace(CAP, scope=scope)])

@@ -49,6 +49,7 @@ def test_over_messages_the_table_is_that_of_the_pooled_rows(tmp_path):
     same(run, simulated(ward))
 
 
+@pytest.mark.slow
 def test_under_masks_the_columns_are_the_same(tmp_path):
     pytest.importorskip("cryptography")
     ward = UnevenMaskedWard(tmp_path, SECURE, POLICY)

@@ -48,7 +48,9 @@ def same(one: fd.Run, other: fd.Run) -> None:
     assert (mine.errors, mine.clusters) == (theirs.errors, theirs.clusters)
 
 
-@pytest.mark.parametrize("errors", ["hessian", "HC3", "cluster"])
+@pytest.mark.parametrize(
+    "errors", ["hessian", pytest.param("HC3", marks=pytest.mark.slow), pytest.param("cluster", marks=pytest.mark.slow)]
+)
 def test_a_submitted_run_has_the_table_of_a_simulation(tmp_path, errors):
     ward = UnevenWard(tmp_path, asking(PLAIN, errors))
     run = submitted(ward)

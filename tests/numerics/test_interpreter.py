@@ -288,6 +288,7 @@ def test_the_player_is_chosen_by_one_switch(monkeypatch):
 
 
 @pytest.mark.parametrize("name", RUNS)
+@pytest.mark.slow
 def test_a_small_problem_compiles_nothing_whatever_its_rows_and_sites(name):
     make, algorithm = RUNS[name]
     compiled = []

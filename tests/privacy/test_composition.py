@@ -119,6 +119,7 @@ def test_the_total_grows_with_releases_and_ratios_and_shrinks_with_delta():
 @pytest.mark.parametrize(
     "delta", [pytest.param(1e-9, marks=pytest.mark.slow), 1e-5, pytest.param(1e-2, marks=pytest.mark.slow)]
 )
+@pytest.mark.slow
 def test_the_tightest_total_is_never_above_any_single_method(delta):
     for kind, ratio, count in (("laplace", 0.1, 1), ("laplace", 0.01, 500), ("laplace", 2.0, 30),
                                ("gaussian", 0.1, 1), ("gaussian", 0.3, 80), ("gaussian", 3.0, 10)):  # fmt: skip

@@ -131,6 +131,7 @@ SEVERAL = {
 
 @pytest.mark.parametrize("penalty", [None, fd.penalties.Ridge(0.3)], ids=["plain", "ridge"])
 @pytest.mark.parametrize("name", SEVERAL)
+@pytest.mark.slow
 def test_a_huge_model_does_not_round_what_the_noise_is_added_to_beyond_the_bound(name, penalty):
     """The server sends 2^52, where numbers are whole: an increment added to it before the noise would be rounded."""
     rng = np.random.default_rng(0)

@@ -171,6 +171,7 @@ def test_a_faces_residual_is_an_element_of_the_subdifferential(h, v, g):
 @at_points
 @settings(properties, max_examples=10)
 @given(v=vectors, u=vectors, pull=vectors)
+@pytest.mark.slow
 def test_no_point_of_the_domain_gains_more_than_is_said(h, v, u, pull):
     w, other = np.asarray(h.prox(v, 1.0)), np.asarray(h.prox(u, 1.0))
     most, room = float(h.most_gain(w, pull)), np.asarray(h.room(w, pull))
@@ -179,6 +180,7 @@ def test_no_point_of_the_domain_gains_more_than_is_said(h, v, u, pull):
 
 
 @at_points
+@pytest.mark.slow
 def test_an_epigraph_multiplies_by_the_jacobian_of_its_rows(h):
     if isinstance(h, H.Group | H.Leading):
         with pytest.raises(fd.FoedusError, match=f"does not handle the regulariser {h.name}; leave the choice to auto"):

@@ -85,7 +85,8 @@ def over_messages(hall: Hall, monkeypatch: pytest.MonkeyPatch, kind: type[Rounds
 
 
 @pytest.mark.parametrize(
-    ("algorithm", "files", "functions"), [(fd.FedAvg(lr=0.1), 7, 70), (fd.InteriorPoint(), 18, 200)]
+    ("algorithm", "files", "functions"),
+    [(fd.FedAvg(lr=0.1), 7, 70), pytest.param(fd.InteriorPoint(), 18, 200, marks=pytest.mark.slow)],
 )
 def test_a_simulated_round_passes_few_files(algorithm, files, functions):
     walk = simulated(algorithm)
@@ -95,7 +96,8 @@ def test_a_simulated_round_passes_few_files(algorithm, files, functions):
 
 
 @pytest.mark.parametrize(
-    ("algorithm", "files", "functions"), [(fd.FedAvg(lr=0.1), 11, 130), (fd.InteriorPoint(), 28, 320)]
+    ("algorithm", "files", "functions"),
+    [(fd.FedAvg(lr=0.1), 11, 130), pytest.param(fd.InteriorPoint(), 28, 320, marks=pytest.mark.slow)],
 )
 def test_a_round_over_messages_passes_few_files(algorithm, files, functions, tmp_path, monkeypatch):
     hall = Hall(tmp_path, small_problem(fd.losses.logistic), algorithm, max_rounds=2)

@@ -41,6 +41,7 @@ def filled(rows: int) -> fd.Problem:
 
 
 @every
+@pytest.mark.slow
 def test_what_the_filling_holds_changes_nothing(case):
     other = filled(max(SIZES))
     close(fd.solve(problem(), case.algorithm, max_rounds=FEW), fd.solve(other, case.algorithm, max_rounds=FEW))

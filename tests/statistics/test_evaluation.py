@@ -155,6 +155,7 @@ def chosen(draw: np.random.Generator, terms: list[rates.RateTerm], rows_of: dict
 
 
 @pytest.mark.parametrize("term", [MissRate(0.1), FalseAlarmRate(0.1)], ids=lambda t: t.name)
+@pytest.mark.slow
 def test_a_rate_is_exceeded_at_any_site_in_at_most_5_per_cent_of_1000_draws(term: rates.RateTerm):
     from scipy.stats import norm
 

@@ -34,6 +34,7 @@ def plain() -> fd.FairClassifier:
 
 
 @pytest.mark.parametrize("of", ["error", "selection", "miss"])
+@pytest.mark.slow
 def test_the_smooth_rate_keeps_its_gap_at_every_site(plain, of):
     model = fd.FairClassifier(0.02, of=of, ridge=0.01).fit(X, Y, group=GROUP, sites=SITES)
     assert model.certificate_.holds()

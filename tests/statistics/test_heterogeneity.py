@@ -27,8 +27,8 @@ def own_fits(sites, family: str) -> tuple[np.ndarray, np.ndarray]:
     return np.array([f.params for f in fits]), np.array([f.bse**2 for f in fits])
 
 
-@pytest.mark.parametrize("family", ["poisson", "gaussian"])
-@pytest.mark.parametrize("secure", [False, True])
+@pytest.mark.parametrize("family", ["poisson", pytest.param("gaussian", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("secure", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_effects_are_those_of_a_meta_analysis_of_the_sites_own_fits(family, secure):
     sites = cohort(family)
     told = fd.glm("y ~ x + age", sites, family, secure=secure).heterogeneity()

@@ -26,7 +26,7 @@ def cohort(seed: int = 0, sites: int = 12, spread: float = 0.7) -> dict[str, pd.
 
 
 @pytest.mark.parametrize(("family", "y"), [("binomial", "ill"), ("poisson", "count"), ("gaussian", "y")])
-@pytest.mark.parametrize("secure", [False, True])
+@pytest.mark.parametrize("secure", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_fixed_intercepts_are_those_of_a_column_for_each_site(family, y, secure):
     parts = cohort()
     fit = fd.glm(f"{y} ~ x + age", parts, family, site_intercepts=True, secure=secure)

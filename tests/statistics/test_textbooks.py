@@ -83,7 +83,7 @@ def check_book(whole: pd.DataFrame, family: str, formula: str) -> None:
     assert fit.rounds <= 12
 
 
-QUICK = ("longley", "spector", "cpunish", "scotland", "ccard", "iris", "fair")
+QUICK = ("longley", "spector", "scotland", "iris")
 
 
 @pytest.mark.parametrize("name", [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in BOOKS])

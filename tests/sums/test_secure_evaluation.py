@@ -72,6 +72,7 @@ def test_the_figures_are_those_of_plain_sums_and_name_no_site(tmp_path):
 
 
 @pytest.mark.parametrize("text", [SECURE, OVER_FLARE], ids=["here", "flare"])
+@pytest.mark.slow
 def test_an_experiment_with_all_files_in_one_place_shows_the_same_figures(tmp_path, text):
     if text == OVER_FLARE:
         pytest.importorskip("nvflare", reason="NVIDIA FLARE is not installed: pip install 'foedus[flare]'")
