@@ -112,7 +112,8 @@ class SiteLedger:
         self.lines: list[Line] = []
         self._read_bytes = 0
         with self._alone():
-            if not self.path.exists() and not self.head.exists():
+            # a crash while it was begun leaves an empty file without a head
+            if not self.head.exists() and not (self.path.exists() and self.path.stat().st_size):
                 self._begin(folder / BEFORE)
             self._refresh()
 

@@ -123,3 +123,16 @@ def test_the_attack_disproves_a_ledger_that_counts_replays_once(tmp_path):
         intruder = _at(folder, second).enter("r1", 12)
         scores[second].append(sum(_score(intruder, 0, k * 1e-3) for k in range(12)))
     assert lower_bound(scores) > 1.0
+
+
+def test_a_ledger_whose_beginning_was_cut_short_is_begun_again(tmp_path, monkeypatch):
+    """A crash between the empty file and its head once left a site that could release nothing any more."""
+
+    def crash(self):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(SiteLedger, "_write_head", crash)
+        with pytest.raises(KeyboardInterrupt):
+            SiteLedger(tmp_path)
+    assert SiteLedger(tmp_path).lines == []
